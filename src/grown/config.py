@@ -1,0 +1,176 @@
+"""Every setting, once: the Python API, the command line's flags and the run's record are this dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grown.errors import ConfigError, unknown
+
+TARGETS = ("scratch", "finetune", "best")
+Target = float | int | str | Path | Callable[[Any], float]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one training runs: the same for every method that is compared."""
+
+    name: str = "default"
+    epochs: int = 30
+    batch: int = 32
+    optimizer: str = "sgd"  # or "adam"
+    rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4  # on kernels and heads; norms, biases and scores have none
+    score_rate: float = 1e-2  # Adam, for scores and gates
+    schedule: str = "one-cycle"  # or "constant", "cosine"
+    warmup: float = 0.2  # the share of the steps in which the one-cycle rate rises
+    smoothing: float = 0.0
+    crop: int = 0  # pixels of padding for a random crop
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("optimizer", self.optimizer, ("sgd", "adam"))
+        _choice("schedule", self.schedule, ("one-cycle", "constant", "cosine"))
+        for name in ("epochs", "batch"):
+            _whole(name, getattr(self, name), 1)
+        _whole("crop", self.crop, 0)
+        for name in ("rate", "score_rate"):
+            _above(name, getattr(self, name), 0.0)
+        _within("momentum", self.momentum, 0.0, 0.999)
+        _within("weight_decay", self.weight_decay, 0.0, 1.0)
+        _within("warmup", self.warmup, 0.0, 1.0)
+        _within("smoothing", self.smoothing, 0.0, 0.9)
+
+
+@dataclass(frozen=True)
+class Config:
+    """GROWN's settings. Sizes are multiples of 1x, the template's shared weights."""
+
+    # how large
+    seed_size: float = 0.3  # the size after task 1, at most
+    start_size: float | None = None  # where task 1 starts; half of seed_size if None
+    max_size: float = 1.5  # the size in all, at most
+    task_size: float = 0.3  # what one task may add, at most
+    step_size: float = 0.1  # what one expansion may add, at most
+    expansions: int = 3  # how often one task may expand, at most
+
+    # which parts are on: the paper's ablation
+    select: bool = True  # selective mask on frozen kernels; off: every old kernel is used
+    sparse: bool = True  # attentive mask on trainable kernels; off: conventional learnable growth
+    retrain: bool = True  # released kernels are trained again
+    grow: bool = True  # expand when the target is missed
+
+    # how masks learn
+    growth: str = "slim"  # new channels start closed; or "open": they start open and are pruned
+    mask: str = "hard"  # or "gumbel"
+    soft_select: bool = False  # KSM's soft form: an unpicked kernel keeps a scaled real value
+    score_start: float = 0.02  # scores start this far above the threshold (and slim gates below it)
+    gumbel_start: float = 3.0  # the same for Gumbel masks, which need room for their noise
+    temperature: float = 1.0  # of the Gumbel masks at the start of a training
+    temperature_end: float = 0.2
+    growth_weight: float = 0.1  # lambda of Eq. 3 and 8, on the expected L0 over the budget
+    density: float | None = None  # a density of the attentive mask to be reached, by density_weight
+    density_weight: float = 1.0
+
+    # when to grow
+    target: Target = "scratch"
+    margin: float = 0.0  # points of held-out accuracy by which a target may be missed
+    holdout: float = 0.2  # the part of the training set that decides
+
+    # how to run
+    recipe: Recipe = field(default_factory=Recipe)
+    seed: int = 0
+    threads: int | None = None  # of PyTorch on CPU; None leaves them as they are
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _above("seed_size", self.seed_size, 0.0)
+        _above("task_size", self.task_size, 0.0)
+        _above("step_size", self.step_size, 0.0)
+        _above("max_size", self.max_size, 0.0)
+        if self.max_size < self.seed_size:
+            raise ConfigError(
+                f"max_size must be at least seed_size, but got {self.max_size} below {self.seed_size}: "
+                "the budget is below the seed network"
+            )
+        if self.start_size is not None and not 0 < self.start_size <= self.seed_size:
+            raise ConfigError(
+                f"start_size must lie above 0 and at most at seed_size {self.seed_size}, but got {self.start_size}"
+            )
+        _whole("expansions", self.expansions, 0)
+        _choice("growth", self.growth, ("slim", "open"))
+        _choice("mask", self.mask, ("hard", "gumbel"))
+        if self.soft_select and not self.select:
+            raise ConfigError("soft_select needs select=True")
+        for name in ("score_start", "gumbel_start", "temperature", "temperature_end"):
+            _above(name, getattr(self, name), 0.0)
+        for name in ("growth_weight", "density_weight", "margin"):
+            _within(name, getattr(self, name), 0.0, math.inf)
+        if self.density is not None:
+            _within("density", self.density, 0.0, 1.0)
+        _within("holdout", self.holdout, 0.01, 0.9)
+        if self.threads is not None:
+            _whole("threads", self.threads, 1)
+        _whole("seed", self.seed, 0)
+        check_target(self.target)
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with these settings changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for run.json and the model file."""
+        data = dataclasses.asdict(dataclasses.replace(self, target=0.0))
+        data["target"] = describe_target(self.target)
+        return data
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Config:
+        """The settings that `to_json` wrote."""
+        try:
+            return Config(**{**data, "recipe": Recipe(**data["recipe"])})
+        except (TypeError, KeyError) as error:
+            raise ConfigError(f"these settings are not ours: {error}") from error
+
+
+def describe_target(target: Target) -> float | str:
+    """A target as plain data; what only lives in memory is named."""
+    if isinstance(target, float | int):
+        return float(target)
+    if isinstance(target, str):
+        return target
+    return str(target) if isinstance(target, Path) else "callable"
+
+
+def check_target(target: Target) -> None:
+    """Refuse a target that can never be met or found."""
+    if isinstance(target, bool) or (isinstance(target, float | int) and not 0 <= target <= 100):
+        raise ConfigError(f"a target is an accuracy from 0 to 100, but got {target}")
+    is_file = isinstance(target, Path) or (isinstance(target, str) and target.endswith(".json"))
+    if isinstance(target, str) and not is_file and target not in (*TARGETS, "callable"):
+        raise unknown("target", target, (*TARGETS, "a number", "a result.json"))
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise unknown(name, str(value), choices)
+
+
+def _whole(name: str, value: Any, low: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise ConfigError(f"{name} must be a whole number of at least {low}, but got {value!r}")
+
+
+def _above(name: str, value: Any, low: float) -> None:
+    if not isinstance(value, float | int) or not value > low or not math.isfinite(value):
+        raise ConfigError(f"{name} must be above {low:g}, but got {value!r}")
+
+
+def _within(name: str, value: Any, low: float, high: float) -> None:
+    if not isinstance(value, float | int) or not low <= value <= high:
+        raise ConfigError(f"{name} must lie between {low:g} and {high:g}, but got {value!r}")

@@ -1,0 +1,188 @@
+"""One task: named classes, training images, test images; checked before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from grown import seeds
+from grown.errors import TaskError
+
+Pair = tuple[ArrayLike, ArrayLike]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images (n, channels, height, width), or features (n, f), as uint8 or float32, and their labels."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, which: Tensor) -> Part:
+        """Only these."""
+        return Part(self.images[which], self.labels[which])
+
+    def to(self, device: torch.device | str) -> Part:
+        """The same on another device."""
+        return Part(self.images.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """(x - mean) / deviation per channel, in the images' own units."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images or features as the network takes them."""
+        shape = (1, -1) + (1,) * (images.ndim - 2)
+        mean = torch.tensor(self.mean, device=images.device).view(shape)
+        deviation = torch.tensor(self.deviation, device=images.device).view(shape)
+        return (images.float() - mean) / deviation
+
+
+@dataclass(frozen=True, init=False)
+class Task:
+    """A classification task. `train` and `test`: (images, labels), images uint8 (n, h, w, c); or torch Datasets."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Part = field(repr=False)
+    test: Part = field(repr=False)
+
+    def __init__(
+        self,
+        name: str,
+        train: Pair | Dataset[Any],
+        test: Pair | Dataset[Any],
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
+            raise TaskError(f"a task's name is a short printable text, but got {name!r}")
+        parts = {key: _part(name, key, data) for key, data in (("train", train), ("test", test))}
+        names = tuple(str(c) for c in classes) if classes is not None else _count(parts["train"].labels)
+        if len(names) < 2:
+            raise TaskError(f"task {name!r}: needs at least two classes, but has {len(names)}")
+        if len(set(names)) != len(names):
+            raise TaskError(f"task {name!r}: a class is named twice in {list(names)}")
+        for key, part in parts.items():
+            _check_labels(name, key, part.labels, len(names))
+        if parts["train"].images.shape[1:] != parts["test"].images.shape[1:]:
+            raise TaskError(
+                f"task {name!r}: train images are {list(parts['train'].images.shape[1:])}, "
+                f"test images {list(parts['test'].images.shape[1:])} (channels first)"
+            )
+        missing = set(range(len(names))) - set(parts["train"].labels.tolist())
+        if missing:
+            raise TaskError(f"task {name!r}: class {names[min(missing)]!r} has no training image")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "classes", names)
+        object.__setattr__(self, "train", parts["train"])
+        object.__setattr__(self, "test", parts["test"])
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Channels first, without the batch axis."""
+        return tuple(self.train.images.shape[1:])
+
+    def hold_out(self, fraction: float, seed: int) -> tuple[Part, Part]:
+        """The training set as (what trains, what decides), each class divided alike."""
+        draw = seeds.generator(seed, "hold-out", self.name)
+        fit, decide = [], []
+        for label in range(len(self.classes)):
+            members = (self.train.labels == label).nonzero().flatten()
+            if len(members) < 2:
+                raise TaskError(
+                    f"task {self.name!r}: class {self.classes[label]!r} has {len(members)} training image; "
+                    "at least 2 are needed, one of them to decide with"
+                )
+            members = members[torch.randperm(len(members), generator=draw)]
+            count = min(len(members) - 1, max(1, round(fraction * len(members))))
+            decide.append(members[:count])
+            fit.append(members[count:])
+        return self.train.take(torch.cat(fit).sort().values), self.train.take(torch.cat(decide).sort().values)
+
+
+def measure(part: Part) -> Normalisation:
+    """The mean and deviation of each channel; a constant channel is left at its scale."""
+    images = part.images.double()
+    over = [0, *range(2, images.ndim)]
+    mean, deviation = images.mean(over), images.std(over, correction=0)
+    deviation = torch.where(deviation < 1e-6, torch.ones_like(deviation), deviation)
+    return Normalisation(tuple(mean.float().tolist()), tuple(deviation.float().tolist()))
+
+
+def _part(task: str, key: str, data: Pair | Dataset[Any]) -> Part:
+    where = f"task {task!r}, {key}"
+    if isinstance(data, Dataset):
+        images, labels = _from_dataset(where, data)
+    else:
+        try:
+            first, second = data
+        except (TypeError, ValueError) as error:
+            raise TaskError(f"{where}: expected (images, labels) or a torch Dataset") from error
+        images, labels = _images(where, first), second
+    answers = np.asarray(labels)
+    if answers.ndim != 1 or answers.dtype.kind not in "iu":
+        raise TaskError(f"{where}: labels are whole numbers in one row, but got {answers.dtype} {list(answers.shape)}")
+    if len(answers) != len(images):
+        raise TaskError(f"{where}: {len(images)} images, but {len(answers)} labels")
+    if len(images) == 0:
+        raise TaskError(f"{where}: has no images")
+    return Part(images, torch.from_numpy(answers.astype(np.int64)))
+
+
+def _images(where: str, data: ArrayLike) -> Tensor:
+    array: NDArray[Any] = np.asarray(data)
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim not in (2, 4) or 0 in array.shape[1:]:
+        raise TaskError(
+            f"{where}: images are (n, height, width, channels) or features (n, f), but got {list(array.shape)}"
+        )
+    if array.dtype != np.uint8:
+        if array.dtype.kind not in "fiu":
+            raise TaskError(f"{where}: images are uint8 or float, but got {array.dtype}")
+        array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise TaskError(f"{where}: image {int(np.argwhere(~np.isfinite(array))[0][0])} holds NaN or infinity")
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.permute(0, 3, 1, 2).contiguous() if tensor.ndim == 4 else tensor
+
+
+def _from_dataset(where: str, data: Dataset[Any]) -> tuple[Tensor, list[int]]:
+    """Read a map-style Dataset whole; image tensors are channels first, everything else channels last."""
+    size = len(data)  # type: ignore[arg-type]
+    rows, labels = [], []
+    for index in range(size):
+        image, label = data[index]
+        if isinstance(image, Tensor) and image.ndim == 3:
+            image = image.permute(1, 2, 0)
+        rows.append(np.asarray(image))
+        labels.append(int(label))
+    if len({row.shape for row in rows}) > 1:
+        raise TaskError(f"{where}: images of different shapes {sorted({row.shape for row in rows})[:3]}")
+    return _images(where, np.stack(rows) if rows else np.zeros((0, 1))), labels
+
+
+def _count(labels: Tensor) -> tuple[str, ...]:
+    return tuple(str(label) for label in range(int(labels.max()) + 1)) if int(labels.min()) >= 0 else ()
+
+
+def _check_labels(task: str, key: str, labels: Tensor, classes: int) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise TaskError(
+            f"task {task!r}, {key}: labels must lie between 0 and {classes - 1}, but range from {low} to {high}"
+        )

@@ -1,0 +1,134 @@
+"""Sizes in parameters, the widths that fit a size, and the candidates that fit what is left of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from grown.errors import ConfigError
+from grown.nn.axes import Widths
+from grown.nn.bank import Bank
+from grown.nn.groups import Channels
+from grown.nn.network import GrowingNetwork
+
+
+def parameters(banks: dict[str, Bank], widths: Widths) -> int:
+    """Weights in all kernels at these widths."""
+    return sum(math.prod(bank.extent(widths)) * math.prod(bank.kernel) for bank in banks.values())
+
+
+def widths_within(channels: Channels, banks: dict[str, Bank], limit: float) -> Widths:
+    """The template scaled to the largest common factor that fits `limit` parameters."""
+
+    def scaled(factor: float) -> Widths:
+        return tuple(
+            group.width
+            if group.fixed
+            else max(group.quantum, int(group.width * factor / group.quantum + 1e-9) * group.quantum)
+            for group in channels.groups
+        )
+
+    smallest = scaled(0.0)
+    least = parameters(banks, smallest)
+    if least > limit:
+        base = parameters(banks, channels.template_widths())
+        raise ConfigError(
+            f"a size of {limit / base:.4g}x is below the smallest network of this template, {least / base:.4g}x"
+        )
+    return _largest(scaled, lambda widths: parameters(banks, widths) <= limit)
+
+
+def widths_with_candidates(
+    channels: Channels, banks: dict[str, Bank], present: Widths, counted: Widths, room: float
+) -> Widths | None:
+    """`present` widths plus candidates in the template's proportions, or None if nothing fits.
+
+    `counted` are the widths that are paid for already; all new candidates open together may cost `room` more.
+    """
+
+    def extra(factor: float) -> Widths:
+        return tuple(
+            0 if group.fixed else round(group.width * factor / group.quantum) * group.quantum
+            for group in channels.groups
+        )
+
+    def fits(added: Widths) -> bool:
+        wide = tuple(a + b for a, b in zip(counted, added, strict=True))
+        return parameters(banks, wide) - parameters(banks, counted) <= room
+
+    added = _largest(extra, fits)
+    return tuple(a + b for a, b in zip(present, added, strict=True)) if any(added) else None
+
+
+def _largest(widths_at: Callable[[float], Widths], fits: Callable[[Widths], bool]) -> Widths:
+    """The widths at the largest factor that fits, by bisection."""
+    low, high = 0.0, 4.0
+    while fits(widths_at(high)):
+        low, high = high, high * 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(widths_at(middle)) else (low, middle)
+    return widths_at(low)
+
+
+def open_widths(network: GrowingNetwork) -> Widths:
+    """The widths that would be left if the closed candidates were dropped now."""
+    opened = network.open_candidates()
+    return tuple(
+        network.settled[group.index]
+        + (int(opened[group.index].sum()) * group.quantum if group.index in opened else 0)
+        for group in network.channels.groups
+    )
+
+
+def channel_costs(channels: Channels, banks: dict[str, Bank], widths: Widths) -> list[int]:
+    """For each group, the parameters that one quantum of channels adds at these widths."""
+    here = parameters(banks, widths)
+    costs = []
+    for group in channels.groups:
+        wider = tuple(w + group.quantum * (i == group.index) for i, w in enumerate(widths))
+        costs.append(parameters(banks, wider) - here)
+    return costs
+
+
+def growth_penalty(network: GrowingNetwork, costs: list[int], budget: float, weight: float) -> Tensor:
+    """lambda ||m_g||_0 of Eq. 3 and 8: expected, in parameters over the budget.
+
+    Its weight follows the distance to the budget (as in Yuan et al.): nothing while nothing is open, lambda when the
+    open candidates fill the budget, more beyond.
+    """
+    expected = network.head.weight.new_zeros(())
+    spent = network.head.weight.new_zeros(())
+    for name, scores in network.gates.items():
+        price = costs[int(name)] / max(budget, 1.0)
+        expected = expected + price * torch.sigmoid(scores).sum()
+        spent = spent + price * (scores.detach() > 0).sum()
+    return weight * spent * expected
+
+
+def density_penalty(network: GrowingNetwork, density: float, weight: float) -> Tensor:
+    """How far the attentive masks are above a target density, over all trainable kernels together."""
+    on = network.head.weight.new_zeros(())
+    count = network.head.weight.new_zeros(())
+    for layer in network.masked().values():
+        if layer.weight is not None:
+            on = on + (layer.mask() * layer.share).sum()
+            count = count + layer.share.sum()
+    return weight * torch.relu(on / count.clamp_min(1.0) - density)
+
+
+@torch.no_grad()
+def close_over_cap(network: GrowingNetwork, cap: float) -> None:
+    """Close the lowest gates until the open network fits the cap."""
+    while parameters(network.banks, open_widths(network)) > cap:
+        lowest: tuple[float, str, int] | None = None
+        for name, scores in network.gates.items():
+            for index, score in enumerate(scores.tolist()):
+                if score > 0 and (lowest is None or score < lowest[0]):
+                    lowest = (score, name, index)
+        if lowest is None:
+            raise ConfigError(f"the network without candidates exceeds its cap of {cap:.0f} parameters")
+        network.gates[lowest[1]][lowest[2]] = -abs(lowest[0]) - 1e-6

@@ -1,0 +1,79 @@
+"""What every method keeps: learn a task, give its network, say how large it is, save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from grown.data.task import Normalisation, Task
+from grown.io.state import Size, State
+
+Observer = Callable[[dict[str, Any]], None]
+
+PROBE_BATCH = 8
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """One training: which, how long, and the held-out accuracy that it ended with."""
+
+    name: str
+    epochs: int
+    val: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What learning one task came to."""
+
+    name: str
+    classes: tuple[str, ...]
+    target: float | None
+    val: float
+    stages: tuple[StageReport, ...]
+    grew: bool
+    new_kernels: dict[str, int]  # released, grown
+    size: Size
+    seconds: float
+
+
+class Method(Protocol):
+    """A way to learn a stream of tasks."""
+
+    def learn(self, task: Task) -> TaskReport: ...
+
+    def network(self, task: str) -> nn.Module: ...
+
+    def normalisation(self, task: str) -> Normalisation: ...
+
+    @property
+    def tasks(self) -> list[str]: ...
+
+    def size(self) -> Size: ...
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+def probe_input(shape: tuple[int, ...]) -> Tensor:
+    """The fixed small batch behind every task's stored probe: noise, not anybody's image."""
+    draw = torch.Generator().manual_seed(20211003)
+    return torch.randn((PROBE_BATCH, *shape), generator=draw)
+
+
+@torch.inference_mode()
+def probe(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """A network's fp32 logits on the fixed batch, on the CPU with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        logits: Tensor = network.cpu().eval()(probe_input(shape))
+    finally:
+        torch.set_num_threads(threads)
+    return logits.float().clone()

@@ -1,0 +1,6 @@
+"""GROWN (Yang, Lin, Zhang, Fan 2021). Start reading in `algorithm.py`."""
+
+from grown.methods.grown.learner import Learner
+from grown.methods.grown.stage import Settled, Stage
+
+__all__ = ["Learner", "Settled", "Stage"]

@@ -1,0 +1,115 @@
+"""GROWN: grow only when necessary. The paper's Algorithm 1, in its order and with its equations.
+
+Algorithm 1 is printed with two slips, which are mended here: reuse is Eq. 5 and 7 together (it names Eq. 5 alone), and
+growth has the attentive mask too (Eq. 8).
+
+The objectives, written where they are computed:
+
+    Eq. 1   x_out = f(x_in, F * m_g)                    a gate per channel            nn/network.py
+    Eq. 2   L(w * m_g) + lambda ||m_g||_0               conventional growth           sparse=False
+    Eq. 3   L(w * m_g * m_a) + lambda ||m_g||_0         learnable sparse growth       growth/budget.py
+    Eq. 5   L_t(w_{t-1} * m_s)                          selective mask                nn/layers.py
+    Eq. 6   p = sigmoid((m + g0 - g1) / T)              Gumbel-sigmoid, corrected     nn/masks.py
+    Eq. 7   L_t(w_{t-1} * m_s, w_t)                     and released kernels          nn/layers.py
+    Eq. 8   L_t(w_{t-1} * m_s, w_t * m_g * m_a) + lambda ||m_g||_0
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from grown.data.task import Task
+from grown.methods.base import StageReport, TaskReport
+from grown.methods.grown.stage import Settled, Stage
+from grown.train.batches import Batches
+from grown.train.evaluate import evaluate
+from grown.train.loop import Epoch, fit
+
+if TYPE_CHECKING:
+    from grown.methods.grown.learner import Learner
+
+
+def learn(learner: Learner, task: Task) -> TaskReport:
+    """Learn one task."""
+    with _threads(learner.config.threads):
+        # Task 1 opens as a seed network with candidates: sparse growth, Eq. 3.
+        # A later task opens with a selective mask on all frozen kernels, and released kernels to train: Eq. 5 and 7.
+        stage = learner.open(task)
+        target = learner.targets.of(stage)
+        best = _train(stage)
+
+        # If current accuracy < target accuracy: grow sparsely, Eq. 8, and resume the procedure.
+        while learner.config.grow and _misses(best, target, learner.config.margin):
+            if stage.expansions >= learner.config.expansions or not stage.expand():
+                break
+            grown = _train(stage)
+            # Growth that gained nothing on the held-out images was not necessary.
+            best = grown if grown.val.accuracy > best.val.accuracy else best
+
+        # Otherwise set the current model as w_t.
+        report = stage.commit(best, target)
+        learner.emit("committed", task=task.name, val=report.val, target=target, grew=report.grew)
+        return report
+
+
+def _misses(settled: Settled, target: float | None, margin: float) -> bool:
+    return target is not None and settled.val.accuracy < target - margin
+
+
+def _train(stage: Stage) -> Settled:
+    """One training of the stage's network, then its plain network with statistics of its own."""
+    learner, config = stage.learner, stage.learner.config
+    began = time.perf_counter()
+    purpose = (stage.task.name, stage.name, stage.rounds)
+    batches = Batches(stage.fit, stage.normalise, config.recipe, config.device, config.seed, *purpose)
+    learner.emit("stage", task=stage.task.name, stage=stage.name, round=stage.rounds, epochs=config.recipe.epochs)
+
+    def after_epoch(epoch: Epoch) -> None:
+        score = evaluate(stage.network, stage.held_out, stage.normalise, config.device)
+        for flip in stage.network.take_flips():
+            learner.emit("gates", task=stage.task.name, stage=stage.name, epoch=epoch.number, **flip)
+        learner.emit(
+            "epoch",
+            task=stage.task.name,
+            stage=stage.name,
+            round=stage.rounds,
+            epoch=epoch.number,
+            epochs=epoch.epochs,
+            loss=epoch.loss,
+            val=score.accuracy,
+            val_loss=score.loss,
+            size_x=stage.size_x,
+        )
+
+    fit(
+        stage.network,
+        stage.parameter_groups(),
+        batches,
+        config.recipe,
+        seed=config.seed,
+        penalty=stage.penalty if stage.has_penalty else None,
+        anneal=stage.anneal,
+        after_epoch=after_epoch,
+    )
+    settled = stage.settle(x for _ in range(2) for x, _ in batches.epoch())
+    seconds = time.perf_counter() - began
+    stage.reports.append(StageReport(stage.name, config.recipe.epochs, settled.val.accuracy, seconds))
+    learner.emit("settled", task=stage.task.name, stage=stage.name, val=settled.val.accuracy, seconds=seconds)
+    return settled
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """PyTorch's threads on the CPU, for as long as this lasts."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

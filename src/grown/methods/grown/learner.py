@@ -1,0 +1,236 @@
+"""The learner: banks that grow, a record per task, and the calls to learn, extract, predict and save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from grown.config import Config
+from grown.data.task import Normalisation, Task
+from grown.errors import ConfigError, FileError, TaskError, unknown
+from grown.growth import budget
+from grown.io import container
+from grown.io.size import measure
+from grown.io.state import Size, State
+from grown.methods.base import Observer, TaskReport
+from grown.methods.grown import algorithm, record
+from grown.methods.grown.stage import Stage
+from grown.methods.grown.target import Targets
+from grown.nn import bits, trace
+from grown.nn.axes import Widths
+from grown.nn.bank import Bank, make_banks, no_widths
+from grown.nn.graph import Graph
+from grown.nn.groups import Channels, find_channels
+from grown.nn.initial import measure_gains
+
+
+class Learner:
+    """Learns tasks one after another with one growing network; old tasks stay identical to the last bit.
+
+    `template` is any traceable `nn.Module` at 1x, whose last linear layer is the head. It is read, never trained.
+    """
+
+    graph: Graph
+    channels: Channels
+    banks: dict[str, Bank]
+    widths: Widths
+    gains: dict[str, float]
+    base_parameters: int
+
+    def __init__(
+        self,
+        template: nn.Module | None,
+        config: Config | None = None,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        base_parameters: int | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.config = config if config is not None else Config()
+        self.records: dict[str, record.Record] = {}
+        self.stage: Stage | None = None
+        self.observer = observer
+        self.targets = Targets(self)
+        self.next_number = 1
+        self._given_base = base_parameters
+        self._template = template
+        if template is not None:
+            trace.check(template)
+            if input_shape is not None:
+                self._read(input_shape)
+
+    def _read(self, input_shape: tuple[int, ...]) -> None:
+        """Trace the template for these inputs; once."""
+        if self._template is None:
+            raise ConfigError("this learner has no template")
+        graph = trace.trace(self._template, input_shape)
+        self._adopt(graph, measure_gains(self._template, graph))
+        self.seed_widths()  # refuses a size that is too small
+        self._template = None
+
+    def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
+        self.graph, self.gains = graph, gains
+        self.channels = find_channels(graph)
+        self.banks = make_banks(graph.banked(), self.channels)
+        self.widths = no_widths(self.channels)
+        full = budget.parameters(self.banks, self.channels.template_widths())
+        self.base_parameters = self._given_base if self._given_base is not None else full
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def learn(self, task: Task) -> TaskReport:
+        """Learn one more task: reuse what is there, grow only if the target is missed (the paper's Algorithm 1)."""
+        return algorithm.learn(self, task)
+
+    def open(self, task: Task) -> Stage:
+        """Begin a task by hand: the stage has the network, its parameter groups and penalty, expand and commit."""
+        if task.name in self.records:
+            raise TaskError(f"task {task.name!r} was learned already; names are unique")
+        if self._template is not None:
+            self._read(task.input_shape)
+        elif task.input_shape != self.graph.input_shape:
+            raise TaskError(
+                f"task {task.name!r}: inputs are {list(task.input_shape)}, but this network takes "
+                f"{list(self.graph.input_shape)} (channels first)"
+            )
+        self.stage = Stage(self, task)
+        return self.stage
+
+    def seed_widths(self) -> Widths:
+        """Where task 1 starts."""
+        config = self.config
+        start = config.start_size if config.start_size is not None else config.seed_size / 2
+        size = start if config.grow else config.seed_size
+        return budget.widths_within(self.channels, self.banks, size * self.base_parameters)
+
+    def emit(self, event: str, **details: Any) -> None:
+        """Tell the observer, if there is one."""
+        if self.observer is not None:
+            self.observer({"event": event, **details})
+
+    # --- using ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks learned so far, in their order."""
+        return list(self.records)
+
+    def _record(self, task: str) -> record.Record:
+        if task not in self.records:
+            raise unknown("task", task, self.records)
+        return self.records[task]
+
+    def extract(self, task: str) -> nn.Module:
+        """A task's network as a plain module, physically narrow, in evaluation mode, on the CPU."""
+        network: nn.Module = record.extract(
+            self._record(task), self.graph, self.channels, self.banks, self.widths
+        )
+        return network
+
+    def network(self, task: str) -> nn.Module:
+        """The same as `extract`, by the name that every method has."""
+        return self.extract(task)
+
+    def normalisation(self, task: str) -> Normalisation:
+        """What a task's images go through before its network."""
+        return self._record(task).normalisation
+
+    def classes(self, task: str) -> tuple[str, ...]:
+        """A task's class names."""
+        return self._record(task).classes
+
+    def prepare(self, task: str, images: ArrayLike) -> Tensor:
+        """Images (n, height, width, channels), or features (n, f), as a task's network takes them."""
+        mine = self._record(task)
+        array = np.asarray(images)
+        if array.ndim == 3:
+            array = array[..., None]
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = tensor.permute(0, 3, 1, 2) if tensor.ndim == 4 else tensor
+        if tuple(tensor.shape[1:]) != self.graph.input_shape:
+            raise TaskError(
+                f"images are {list(array.shape[1:])} (height, width, channels), but this network takes "
+                f"{[*self.graph.input_shape[1:], self.graph.input_shape[0]]}"
+            )
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise TaskError("an image holds NaN or infinity")
+        return mine.normalisation(tensor)
+
+    @torch.inference_mode()
+    def predict(self, task: str, images: ArrayLike) -> Tensor:
+        """Class probabilities (n, classes) for images of a known task."""
+        x = self.prepare(task, images)
+        probabilities: Tensor = self.extract(task)(x).softmax(1)
+        return probabilities
+
+    # --- keeping -------------------------------------------------------------------------------------------------------
+
+    def size(self) -> Size:
+        """Parameters and bytes by part, measured on the bytes that `save` writes."""
+        return measure(self.state(), self.base_parameters)
+
+    def save(self, path: str | Path) -> int:
+        """Write everything to one safetensors file, atomically; returns its bytes."""
+        state = self.state()
+        return container.save(path, state.tensors, state.meta)
+
+    def state(self) -> State:
+        """Everything that was learned, as data."""
+        if not self.records:
+            raise ConfigError("nothing was learned yet, so there is nothing to save")
+        tensors: dict[str, Tensor] = {}
+        for name, bank in self.banks.items():
+            owner = bank.owner
+            tensors[f"bank/{name}/kernels"] = bank.weight[owner > 0]
+            tensors[f"bank/{name}/owners"] = bits.pack_numbers(owner)
+        tasks = []
+        for entry in self.records.values():
+            more, meta = record.to_file(entry, self.graph, self.channels, self.banks, self.widths)
+            tensors.update(more)
+            tasks.append(meta)
+        return State(
+            tensors,
+            {
+                "method": "grown",
+                "config": self.config.to_json(),
+                "graph": self.graph.to_json(),
+                "gains": self.gains,
+                "base_parameters": self.base_parameters,
+                "widths": list(self.widths),
+                "next_number": self.next_number,
+                "tasks": tasks,
+            },
+        )
+
+    def load_state(self, state: State) -> None:
+        """Become what was saved."""
+        meta, tensors = state.meta, state.tensors
+        try:
+            self.config = Config.from_json(meta["config"])
+            self._given_base = int(meta["base_parameters"])
+            self._adopt(Graph.from_json(meta["graph"]), dict(meta["gains"]))
+            self.widths = tuple(meta["widths"])
+            for name, bank in self.banks.items():
+                extent = bank.extent(self.widths)
+                owner = bits.unpack_numbers(tensors[f"bank/{name}/owners"], extent[0] * extent[1])
+                bank.restore(owner.view(extent), tensors[f"bank/{name}/kernels"])
+            self.records = {}
+            for entry in meta["tasks"]:
+                loaded = record.from_file(entry, tensors, self.graph, self.channels, self.banks, self.widths)
+                self.records[loaded.name] = loaded
+            self.next_number = int(meta["next_number"])
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
+        self._template, self.stage = None, None
+
+    @classmethod
+    def from_state(cls, state: State) -> Learner:
+        """The learner that `state()` described."""
+        learner = cls(None)
+        learner.load_state(state)
+        return learner

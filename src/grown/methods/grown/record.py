@@ -1,0 +1,214 @@
+"""What one task adds beside kernels, and how it is laid out in a file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grown.data.task import Normalisation
+from grown.errors import FileError
+from grown.nn import axes, bits
+from grown.nn.axes import Widths
+from grown.nn.bank import Bank
+from grown.nn.graph import Graph
+from grown.nn.groups import Channels
+from grown.nn.plain import build, fill
+
+
+@dataclass
+class Record:
+    """One task: what it sees (widths), keeps (channels), uses (kernels), and what is its own."""
+
+    number: int
+    name: str
+    classes: tuple[str, ...]
+    widths: Widths  # of the banks when it was committed: it sees this prefix for ever
+    kept: list[Tensor]  # group -> channels in its network (bool)
+    active: dict[str, Tensor]  # layer -> kernels in its network (out, in), its own and picked ones
+    soft: dict[str, Tensor] | None  # layer -> what a kernel is multiplied by, in the soft form
+    own: dict[str, Tensor]  # its biases, norms and head, narrow, by the names of its network
+    normalisation: Normalisation
+    probe: Tensor
+    target: float | None
+    val: float | None
+    test: float | None
+    grew: bool
+    new_kernels: dict[str, int]
+
+    def narrow(self) -> Widths:
+        """The widths of its network."""
+        return tuple(int(flags.sum()) for flags in self.kept)
+
+
+def narrow_kernels(
+    bank: Bank,
+    kernels: Tensor,
+    active: Tensor,
+    soft: Tensor | None,
+    widths: Widths,
+    kept: list[Tensor],
+    op: str,
+) -> Tensor:
+    """A layer's weight in the task's narrow network: what is not active is zero, what is cut is gone."""
+    shape = (*active.shape, *([1] * len(bank.kernel)))
+    if soft is not None:
+        kernels = kernels * soft.view(shape)
+    kernels = torch.where(active.view(shape), kernels, torch.zeros(()))
+    positions = [flags.nonzero().flatten() for flags in kept]
+    narrow = kernels[axes.chosen(bank.rows, widths, positions)]
+    if bank.columns is not None:
+        narrow = narrow[:, axes.chosen(bank.columns, widths, positions)]
+    return narrow.flatten(1) if op == "linear" else narrow
+
+
+def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, Bank], physical: Widths) -> Any:
+    """A task's network as a plain module, from banks that may have grown since."""
+    network = build(graph, channels, record.narrow(), len(record.classes))
+    state = dict(record.own)
+    for node in graph.banked():
+        bank = banks[node.name]
+        rows, columns = bank.view(physical, record.widths)
+        kernels = bank.weight[rows][:, columns]
+        soft = record.soft[node.name] if record.soft is not None else None
+        state[f"{node.name}.weight"] = narrow_kernels(
+            bank, kernels, record.active[node.name], soft, record.widths, record.kept, node.op
+        )
+    return fill(network, state)
+
+
+# --- in a file ---------------------------------------------------------------------------------------------------------
+
+
+def own_keys(graph: Graph, channels: Channels, widths: Widths, classes: int) -> dict[str, torch.Size]:
+    """The names and shapes of what is a task's own, in the order of the file; the head comes last."""
+    kernels = {f"{node.name}.weight" for node in graph.banked()}
+    with torch.device("meta"):
+        state = build(graph, channels, widths, classes).state_dict()
+    return {
+        key: value.shape
+        for key, value in state.items()
+        if key not in kernels and not key.endswith("num_batches_tracked")
+    }
+
+
+def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, Bank], physical: Widths) -> Any:
+    """The record as (tensors, JSON object)."""
+    head = f"{graph.head.name}."
+    keys = own_keys(graph, channels, record.narrow(), len(record.classes))
+    own = [record.own[key].flatten() for key in keys if not key.startswith(head)]
+    picked, soft = [], []
+    for node in graph.banked():
+        earlier = _earlier(record, banks[node.name], physical)
+        active = record.active[node.name][earlier]
+        if record.soft is None:
+            picked.append(active)
+        else:
+            values = record.soft[node.name][earlier]
+            picked.append(active & (values == 1))
+            soft.append(torch.where(active, values, torch.zeros(()))[~picked[-1]])
+    prefix = f"task/{record.number}/"
+    tensors = {
+        prefix + "picked": bits.pack(torch.cat(picked)),
+        prefix + "kept": bits.pack(torch.cat(record.kept)),
+        prefix + "own": torch.cat(own) if own else torch.zeros(0),
+        prefix + "head": torch.cat([record.own[key].flatten() for key in keys if key.startswith(head)]),
+        prefix + "probe": record.probe,
+    }
+    if soft:
+        tensors[prefix + "soft"] = torch.cat(soft)
+    meta = {
+        "number": record.number,
+        "name": record.name,
+        "classes": list(record.classes),
+        "widths": list(record.widths),
+        "mean": list(record.normalisation.mean),
+        "deviation": list(record.normalisation.deviation),
+        "target": record.target,
+        "val": record.val,
+        "test": record.test,
+        "grew": record.grew,
+        "new_kernels": record.new_kernels,
+    }
+    return tensors, meta
+
+
+def from_file(
+    meta: dict[str, Any],
+    tensors: dict[str, Tensor],
+    graph: Graph,
+    channels: Channels,
+    banks: dict[str, Bank],
+    physical: Widths,
+) -> Record:
+    """The record that `to_file` wrote."""
+    prefix = f"task/{meta['number']}/"
+    widths = tuple(meta["widths"])
+    flags = bits.unpack(tensors[prefix + "kept"], sum(widths))
+    record = Record(
+        number=meta["number"],
+        name=meta["name"],
+        classes=tuple(meta["classes"]),
+        widths=widths,
+        kept=[part.clone() for part in flags.split(list(widths))],
+        active={},
+        soft={} if prefix + "soft" in tensors else None,
+        own={},
+        normalisation=Normalisation(tuple(meta["mean"]), tuple(meta["deviation"])),
+        probe=tensors[prefix + "probe"],
+        target=meta["target"],
+        val=meta["val"],
+        test=meta["test"],
+        grew=meta["grew"],
+        new_kernels=meta["new_kernels"],
+    )
+    _read_own(record, tensors, graph, channels)
+    _read_picked(record, tensors, graph, banks, physical)
+    return record
+
+
+def _read_own(record: Record, tensors: dict[str, Tensor], graph: Graph, channels: Channels) -> None:
+    prefix, head = f"task/{record.number}/", f"{graph.head.name}."
+    keys = own_keys(graph, channels, record.narrow(), len(record.classes))
+    for part in ("own", "head"):
+        mine = {key: shape for key, shape in keys.items() if key.startswith(head) == (part == "head")}
+        flat, need = tensors[prefix + part], sum(math.prod(shape) for shape in mine.values())
+        if flat.numel() != need:
+            raise FileError(f"{prefix}{part} has {flat.numel()} numbers, but its network needs {need}")
+        pieces = flat.split([math.prod(shape) for shape in mine.values()])
+        for (key, shape), piece in zip(mine.items(), pieces, strict=True):
+            record.own[key] = piece.clone().view(shape)
+
+
+def _read_picked(
+    record: Record, tensors: dict[str, Tensor], graph: Graph, banks: dict[str, Bank], physical: Widths
+) -> None:
+    prefix = f"task/{record.number}/"
+    earlier = {node.name: _earlier(record, banks[node.name], physical) for node in graph.banked()}
+    counts = [int(flags.sum()) for flags in earlier.values()]
+    picked = bits.unpack(tensors[prefix + "picked"], sum(counts)).split(counts)
+    unread = tensors.get(prefix + "soft", torch.zeros(0))
+    for (name, where), part in zip(earlier.items(), picked, strict=True):
+        bank = banks[name]
+        rows, columns = bank.view(physical, record.widths)
+        active = bank.owner[rows][:, columns] == record.number
+        active[where] = part
+        if record.soft is not None:
+            rest = int((~part).sum())
+            values = part.float()
+            values[~part], unread = unread[:rest], unread[rest:]
+            soft = torch.ones(active.shape)
+            soft[where] = values
+            record.soft[name] = soft
+            active[where] = values != 0
+        record.active[name] = active
+
+
+def _earlier(record: Record, bank: Bank, physical: Widths) -> Tensor:
+    """Which kernels in a task's view an earlier task owned: those that it could pick."""
+    rows, columns = bank.view(physical, record.widths)
+    owner = bank.owner[rows][:, columns]
+    return (owner > 0) & (owner < record.number)

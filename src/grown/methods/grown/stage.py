@@ -1,0 +1,338 @@
+"""One task being learned, step by step: train `network`, `expand`, `settle`, `commit`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from grown.data.task import Normalisation, Part, Task, measure
+from grown.errors import ConfigError
+from grown.growth import budget
+from grown.methods.base import StageReport, TaskReport, probe
+from grown.methods.grown.record import Record, narrow_kernels
+from grown.nn import axes
+from grown.nn.axes import Widths
+from grown.nn.bank import Bank
+from grown.nn.graph import NORMS
+from grown.nn.initial import Initializer
+from grown.nn.layers import MaskSettings
+from grown.nn.masks import Noise
+from grown.nn.network import GrowingNetwork
+from grown.nn.plain import build, fill
+from grown.nn.structure import Structure, find_structure
+from grown.train.evaluate import Score, evaluate
+from grown.train.statistics import estimate_statistics
+
+if TYPE_CHECKING:
+    from grown.methods.grown.learner import Learner
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What would be committed now: the plain network, what it is made of, and its held-out score."""
+
+    network: nn.Module
+    structure: Structure
+    kernels: dict[str, Tensor]  # layer -> all kernels (out, in, *k), unmasked
+    soft: dict[str, Tensor] | None
+    start: Widths  # the widths in front of the candidates
+    val: Score
+
+    @property
+    def grew(self) -> bool:
+        """Whether channels were added."""
+        return any(int(flags[w:].sum()) > 0 for flags, w in zip(self.structure.kept, self.start, strict=True))
+
+
+class Stage:
+    """A task between `learner.open(task)` and `commit()`.
+
+    Train `network` with any loop and loss: `parameter_groups()` are what learns, `penalty()` is added to the loss.
+    """
+
+    def __init__(self, learner: Learner, task: Task) -> None:
+        config = learner.config
+        self.learner = learner
+        self.task = task
+        self.number = learner.next_number
+        self.first = not learner.records
+        self.name = "expand" if self.first and config.grow else "reuse"
+        self.fit: Part
+        self.held_out: Part
+        self.fit, self.held_out = task.hold_out(config.holdout, config.seed)
+        self.normalise: Normalisation = measure(self.fit)
+        self.reports: list[StageReport] = []
+        self.rounds = 0  # times that candidates were appended
+        self.expansions = 0  # of them, those that a missed target asked for
+        self._opened = time.perf_counter()
+        self._initializer = Initializer(learner.gains, config.seed, self.number)
+        self._before = learner.widths  # the widths that earlier tasks see
+        self._settings = self._mask_settings()
+        widths = learner.seed_widths() if self.first else learner.widths
+        self.network = self._make_network(widths)
+        if self.first and config.grow:
+            self._append_candidates(self._cap() - self._open_parameters())
+
+    def _mask_settings(self) -> MaskSettings:
+        config = self.learner.config
+        gumbel = config.mask == "gumbel"
+        return MaskSettings(
+            kind=config.mask,
+            select=config.select,
+            sparse=config.sparse,
+            soft=config.soft_select,
+            start=config.gumbel_start if gumbel else config.score_start,
+            noise=Noise(config.temperature, 1.0 if gumbel else 0.0),
+        )
+
+    def _make_network(self, widths: Widths) -> GrowingNetwork:
+        learner = self.learner
+        network = GrowingNetwork(
+            learner.graph,
+            learner.channels,
+            learner.banks,
+            learner.widths,
+            widths,
+            len(self.task.classes),
+            self._settings,
+            self._initializer,
+            learner.config.retrain or self.first,
+        )
+        return network.to(learner.config.device)
+
+    # --- for a loop ------------------------------------------------------------------------------------------------
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What learns, by kind, ready for an optimizer: weights (with the head), norms (with biases), scores."""
+        weights: list[nn.Parameter] = [self.network.head.weight]
+        norms: list[nn.Parameter] = [] if self.network.head.bias is None else [self.network.head.bias]
+        scores: list[nn.Parameter] = list(self.network.gates.values())
+        for layer in self.network.masked().values():
+            weights += [layer.weight] if layer.weight is not None else []
+            scores += [layer.scores] if layer.scores is not None else []
+            norms += [layer.bias] if layer.bias is not None else []
+        for node in self.learner.graph.norms():
+            norms += list(self.network.layer(node.name).parameters())
+        groups = {"weights": weights, "norms": norms, "scores": scores}
+        return [{"name": name, "params": params} for name, params in groups.items() if params]
+
+    def penalty(self) -> Tensor:
+        """What Eq. 3 and 8 add to the loss: the growth's expected L0, and a density penalty if one is set."""
+        config = self.learner.config
+        total = self.network.head.weight.new_zeros(())
+        if self.network.gates:
+            total = total + budget.growth_penalty(self.network, self._costs, self._budget, config.growth_weight)
+        if config.density is not None and config.sparse:
+            total = total + budget.density_penalty(self.network, config.density, config.density_weight)
+        return total
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether `penalty()` can be other than zero in this stage."""
+        config = self.learner.config
+        return bool(self.network.gates) or (config.density is not None and config.sparse)
+
+    def anneal(self, progress: float) -> None:
+        """Set the Gumbel masks' temperature and noise for this share (0 to 1) of a training."""
+        config = self.learner.config
+        if config.mask == "gumbel":
+            noise = self._settings.noise
+            noise.temperature = config.temperature + progress * (config.temperature_end - config.temperature)
+            noise.scale = max(0.0, 1.0 - progress)
+
+    # --- growth ----------------------------------------------------------------------------------------------------
+
+    def _cap(self) -> float:
+        """Parameters that the open network may have in this task."""
+        learner, config = self.learner, self.learner.config
+        if self.first:
+            return config.seed_size * learner.base_parameters
+        in_all = config.max_size * learner.base_parameters
+        return min(in_all, budget.parameters(learner.banks, self._before) + config.task_size * learner.base_parameters)
+
+    def _open_parameters(self) -> int:
+        return budget.parameters(self.learner.banks, budget.open_widths(self.network))
+
+    def expand(self) -> bool:
+        """Append candidate channels behind gates (Eq. 8), if the caps allow; scores and kernels go on as they are."""
+        config = self.learner.config
+        room = min(self._cap() - self._open_parameters(), config.step_size * self.learner.base_parameters)
+        if not self._append_candidates(room):
+            return False
+        self.name = "expand"
+        self.expansions += 1
+        return True
+
+    def _append_candidates(self, room: float) -> bool:
+        learner, config = self.learner, self.learner.config
+        counted = budget.open_widths(self.network)
+        wide = budget.widths_with_candidates(
+            learner.channels, learner.banks, self.network.widths, counted, max(0.0, room)
+        )
+        if wide is None:
+            return False
+        self.rounds += 1
+        start = self._settings.start
+        self.network.widen(wide, start if config.growth == "open" else -start, self._initializer, self.rounds)
+        self._costs = budget.channel_costs(learner.channels, learner.banks, counted)
+        self._budget = max(1.0, self._cap() - budget.parameters(learner.banks, self.network.settled))
+        return True
+
+    @property
+    def size_x(self) -> float:
+        """The open network's kernels over 1x: the grow ratio."""
+        return self._open_parameters() / self.learner.base_parameters
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def settle(self, batches: Iterable[Tensor] | None = None) -> Settled:
+        """Cut what is idle and build the plain network; estimate its norms' statistics again over these inputs.
+
+        The network in training is left as it is, but for idle channels, which are silenced.
+        """
+        learner, network = self.learner, self.network
+        budget.close_over_cap(network, max(self._cap(), budget.parameters(learner.banks, network.settled)))
+        layers = network.masked()
+        soft = None
+        picked = {name: layer.picked().cpu() for name, layer in layers.items()}
+        if self._settings.soft:
+            values = {name: layer.soft_values().cpu() for name, layer in layers.items()}
+            soft = {name: torch.where(picked[name], torch.ones(()), values[name]) for name in layers}
+            picked = {name: picked[name] | (values[name] > 0) for name in layers}
+        structure = find_structure(
+            learner.graph, learner.channels, learner.banks, network.widths, picked, network.closed_channels()
+        )
+        self._silence(structure)
+        kernels = {name: layer.kernels().cpu() for name, layer in layers.items()}
+        plain = build(learner.graph, learner.channels, structure.narrow(), len(self.task.classes))
+        plain = fill(plain, self._narrow_state(structure, kernels, soft)).to(learner.config.device)
+        if batches is not None:
+            estimate_statistics(plain, batches)
+        val = evaluate(plain, self.held_out, self.normalise, learner.config.device)
+        return Settled(plain, structure, kernels, soft, self._before, val)
+
+    def _silence(self, structure: Structure) -> None:
+        """Zero the biases and norms of channels that nothing feeds, so that they say nothing until they are fed."""
+        channels = self.learner.channels
+        for node in self.learner.graph.nodes[1:-1]:
+            flags = torch.cat([structure.unfed[group] for group in channels.output[node.name].groups])
+            if not bool(flags.any()):
+                continue
+            if node.op in ("conv", "linear"):
+                bias = self.network.layer(node.name).bias
+                if bias is not None:
+                    bias[flags.to(bias.device)] = 0
+            elif node.op in NORMS:
+                norm = self.network.layer(node.name)
+                for key, value in norm.state_dict().items():
+                    if key in ("bias", "running_mean"):
+                        value[flags.to(value.device)] = 0
+                    elif key == "running_var":
+                        value[flags.to(value.device)] = 1
+
+    def _narrow_state(
+        self, structure: Structure, kernels: dict[str, Tensor], soft: dict[str, Tensor] | None
+    ) -> dict[str, Tensor]:
+        learner, network, state = self.learner, self.network, {}
+        for node in learner.graph.nodes[1:-1]:
+            kept = torch.cat([structure.kept[group] for group in learner.channels.output[node.name].groups])
+            if node.op in NORMS:
+                for key, value in network.layer(node.name).state_dict().items():
+                    state[f"{node.name}.{key}"] = value.cpu()[kept] if value.ndim else value.cpu()
+            elif node.op in ("conv", "linear"):
+                layer = network.layer(node.name)
+                state[f"{node.name}.weight"] = narrow_kernels(
+                    learner.banks[node.name],
+                    kernels[node.name],
+                    structure.active[node.name],
+                    soft[node.name] if soft is not None else None,
+                    structure.widths,
+                    structure.kept,
+                    node.op,
+                )
+                if layer.bias is not None:
+                    state[f"{node.name}.bias"] = layer.bias.cpu()[kept]
+        head = learner.graph.head
+        kept = torch.cat([structure.kept[group] for group in learner.channels.output[head.inputs[0]].groups])
+        weight = network.head.weight.cpu().view(len(self.task.classes), -1, network.head.repeat)
+        state[f"{head.name}.weight"] = weight[:, kept].flatten(1)
+        if network.head.bias is not None:
+            state[f"{head.name}.bias"] = network.head.bias.cpu()
+        return state
+
+    def commit(self, settled: Settled | None = None, target: float | None = None) -> TaskReport:
+        """Make the task permanent: drop closed channels, give used kernels their owner, write the record."""
+        if self.learner.stage is not self:
+            raise ConfigError(f"task {self.task.name!r} was committed already, or another task was opened after it")
+        final = settled if settled is not None else self.settle()
+        learner, structure = self.learner, final.structure
+        # Earlier channels all stay in the banks; of the candidates only those that this task keeps.
+        stay = [flags.clone() for flags in structure.kept]
+        for flags, width in zip(stay, self._before, strict=True):
+            flags[:width] = True
+        widths = tuple(int(flags.sum()) for flags in stay)
+        positions = [flags.nonzero().flatten() for flags in stay]
+        new_kernels = {"released": 0, "grown": 0}
+        active, soft = {}, {}
+        for name, bank in learner.banks.items():
+            rows, columns = _select(bank, structure.widths, positions)
+            used = structure.active[name][rows][:, columns]
+            existed = torch.zeros(bank.extent(widths), dtype=torch.bool)
+            old_rows, old_columns = bank.view(widths, self._before)
+            existed[old_rows[:, None], old_columns] = True
+            bank.grow(learner.widths, widths)
+            mine = used & (bank.owner == 0)
+            bank.claim(final.kernels[name][rows][:, columns], mine, self.number)
+            new_kernels["released"] += int((mine & existed).sum())
+            new_kernels["grown"] += int((mine & ~existed).sum())
+            active[name] = used
+            if final.soft is not None:
+                soft[name] = final.soft[name][rows][:, columns]
+        learner.widths = widths
+        plain = final.network.cpu()
+        kernel_names = {f"{node.name}.weight" for node in learner.graph.banked()}
+        own = {key: value.clone() for key, value in plain.state_dict().items() if key not in kernel_names}
+        learner.records[self.task.name] = Record(
+            number=self.number,
+            name=self.task.name,
+            classes=self.task.classes,
+            widths=widths,
+            kept=[flags[where] for flags, where in zip(structure.kept, positions, strict=True)],
+            active=active,
+            soft=soft if final.soft is not None else None,
+            own=own,
+            normalisation=self.normalise,
+            probe=torch.zeros(0),
+            target=target,
+            val=final.val.accuracy,
+            test=None,
+            grew=final.grew,
+            new_kernels=new_kernels,
+        )
+        record = learner.records[self.task.name]
+        record.probe = probe(learner.extract(self.task.name), learner.graph.input_shape)
+        learner.stage = None
+        learner.next_number += 1
+        return TaskReport(
+            name=self.task.name,
+            classes=self.task.classes,
+            target=target,
+            val=final.val.accuracy,
+            stages=tuple(self.reports),
+            grew=final.grew,
+            new_kernels=new_kernels,
+            size=learner.size(),
+            seconds=time.perf_counter() - self._opened,
+        )
+
+
+def _select(bank: Bank, widths: Widths, positions: list[Tensor]) -> tuple[Tensor, Tensor]:
+    rows = axes.chosen(bank.rows, widths, positions)
+    columns = axes.chosen(bank.columns, widths, positions) if bank.columns else torch.zeros(1, dtype=torch.int64)
+    return rows, columns

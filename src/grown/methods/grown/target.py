@@ -1,0 +1,85 @@
+"""The accuracy that a task should reach: a number, another network's on the same held-out images, or a file's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from grown.config import check_target
+from grown.errors import ConfigError, FileError
+from grown.methods.plain import PlainTraining
+
+if TYPE_CHECKING:
+    from grown.methods.grown.learner import Learner
+    from grown.methods.grown.stage import Stage
+
+
+class Targets:
+    """Finds each task's target; keeps the last reference network, so that transfer can be measured."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.reference: nn.Module | None = None  # Scratch's network for the last task, where one was trained
+        self._finetune: PlainTraining | None = None
+
+    def of(self, stage: Stage) -> float | None:
+        """The target for the task that was opened; None if nothing is to be reached."""
+        target = self.learner.config.target
+        self.reference = None
+        if callable(target):
+            value = target(stage.task)
+            check_target(float(value))
+            return float(value)
+        if isinstance(target, int | float):
+            return float(target)
+        if str(target) in ("scratch", "finetune", "best"):
+            value = self._trained(stage, str(target))
+            self.learner.emit("target", task=stage.task.name, target=value, of=str(target))
+            return value
+        return self._from_file(Path(target), stage.task.name)
+
+    def _trained(self, stage: Stage, kind: str) -> float:
+        """Train the reference networks on what the stage trains on, and score them on what it is scored on."""
+        scores = []
+        if kind in ("scratch", "best"):
+            scratch = PlainTraining(self.learner.graph, self.learner.gains, self.learner.config, self.learner.observer)
+            result = scratch.train(stage.task, stage.fit, stage.held_out, stage.normalise, parent=None)
+            self.reference = result.network
+            scores.append(result.val)
+        if kind in ("finetune", "best"):
+            if self._finetune is None:
+                if self.learner.records:
+                    raise ConfigError(
+                        f"target {kind!r} needs the networks of all earlier tasks, which a loaded model lacks; "
+                        "choose 'scratch' or a number"
+                    )
+                self._finetune = PlainTraining(
+                    self.learner.graph, self.learner.gains, self.learner.config, self.learner.observer
+                )
+            parent = self._finetune.random_parent(stage.task.name)
+            result = self._finetune.train(stage.task, stage.fit, stage.held_out, stage.normalise, parent=parent)
+            scores.append(result.val)
+        return max(scores)
+
+    def _from_file(self, path: Path, task: str) -> float:
+        targets = read_targets(path)
+        if task not in targets:
+            raise ConfigError(f"{path} has no task {task!r}. Its tasks: {', '.join(targets) or 'none'}.")
+        return targets[task]
+
+
+def read_targets(path: Path) -> dict[str, float]:
+    """Each task's held-out accuracy in a result.json."""
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        found = {str(task["name"]): float(task["val"]) for task in data["tasks"]}
+    except OSError as error:
+        raise FileError(f"target file {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"target file {path}: not a result.json with tasks that have name and val") from error
+    for value in found.values():
+        check_target(value)
+    return found

@@ -1,0 +1,32 @@
+"""The templates that ship: plain modules, known to nothing else in the library by more than their name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from grown.errors import unknown
+from grown.models.convnet import convnet
+from grown.models.lenet import lenet
+from grown.models.resnet import resnet18, resnet50
+from grown.models.vgg import vgg16_bn, vgg16_bn_pool
+
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "convnet": convnet,
+    "lenet": lenet,
+    "vgg16-bn": vgg16_bn,
+    "vgg16-bn-pool": vgg16_bn_pool,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+}
+
+
+def backbone(name: str, channels: int = 3, width: float = 1.0) -> nn.Module:
+    """A template by its name, for images of this many channels, its layers `width` times as wide."""
+    if name not in BACKBONES:
+        raise unknown("backbone", name, BACKBONES)
+    return BACKBONES[name](channels=channels, width=width)
+
+
+__all__ = ["BACKBONES", "backbone", "convnet", "lenet", "resnet18", "resnet50", "vgg16_bn", "vgg16_bn_pool"]

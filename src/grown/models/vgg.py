@@ -1,0 +1,44 @@
+"""VGG16 with batch norm for 32x32 images, as in CPG's code."""
+
+from __future__ import annotations
+
+from torch import nn
+
+PLAN = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # 0: max pooling
+
+
+def vgg16_bn(channels: int = 3, width: float = 1.0, classes: int = 5) -> nn.Module:
+    """Thirteen convolutions, then 512-4096-4096 fully connected: 33,584,832 shared weights at 1x."""
+    hidden = max(1, round(width * 4096))
+    layers, source = _features(channels, width)
+    layers += [nn.Flatten(), nn.Linear(source, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
+    return _initialised(nn.Sequential(*layers, nn.Linear(hidden, classes)))
+
+
+def vgg16_bn_pool(channels: int = 3, width: float = 1.0, classes: int = 5) -> nn.Module:
+    """The thirteen convolutions and global pooling: 14,710,464 shared weights at 1x."""
+    layers, source = _features(channels, width)
+    return _initialised(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(source, classes)))
+
+
+def _features(channels: int, width: float) -> tuple[list[nn.Module], int]:
+    layers: list[nn.Module] = []
+    source = channels
+    for planned in PLAN:
+        if planned == 0:
+            layers.append(nn.MaxPool2d(2))
+            continue
+        target = max(1, round(width * planned))
+        layers += [nn.Conv2d(source, target, 3, padding=1, bias=False), nn.BatchNorm2d(target), nn.ReLU()]
+        source = target
+    return layers, source
+
+
+def _initialised(network: nn.Module) -> nn.Module:
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, 0.01)
+            nn.init.zeros_(module.bias)
+    return network

@@ -1,0 +1,1 @@
+"""Banks of kernels, masks, tracing of channel groups, the network in training, and its extraction."""

@@ -1,0 +1,162 @@
+"""A network's structure as data: nodes from a closed list of operations, so that a file needs no code to load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from grown.errors import TemplateError
+
+Value = bool | int | float | str | None | list[Any]
+
+# Operations that own kernels; each becomes a bank.
+BANKED = ("conv", "linear")
+NORMS = ("batch_norm", "group_norm")
+
+# name -> attributes that a node of this operation carries, no more and no less
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "input": (),
+    "conv": ("out", "in", "kernel", "stride", "padding", "dilation", "padding_mode", "bias", "depthwise"),
+    "linear": ("out", "in", "bias"),
+    "head": ("in", "bias"),
+    "batch_norm": ("channels", "eps", "momentum", "affine", "dims"),
+    "group_norm": ("channels", "groups", "eps", "affine"),
+    "lrn": ("size", "alpha", "beta", "k"),
+    "relu": (),
+    "relu6": (),
+    "leaky_relu": ("negative_slope",),
+    "elu": ("alpha",),
+    "celu": ("alpha",),
+    "selu": (),
+    "gelu": ("approximate",),
+    "silu": (),
+    "mish": (),
+    "hardswish": (),
+    "hardtanh": ("min_val", "max_val"),
+    "hardsigmoid": (),
+    "tanh": (),
+    "sigmoid": (),
+    "softplus": ("beta", "threshold"),
+    "softsign": (),
+    "identity": (),
+    "dropout": ("p",),
+    "dropout2d": ("p",),
+    "max_pool": ("kernel", "stride", "padding", "dilation", "ceil_mode"),
+    "avg_pool": ("kernel", "stride", "padding", "ceil_mode", "count_include_pad"),
+    "adaptive_avg_pool": ("size",),
+    "adaptive_max_pool": ("size",),
+    "mean": ("keepdim",),
+    "flatten": (),
+    "add": (),
+    "cat": (),
+}
+
+# Activations with f(0) != 0: a channel without kernels is not silent behind them.
+NOISY_AT_ZERO = frozenset({"hardsigmoid", "sigmoid", "softplus"})
+MERGES = ("add", "cat")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: its name in the template, its inputs' names, its attributes, its output's shape."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    attrs: dict[str, Value]
+    shape: tuple[int, ...]  # without the batch axis
+
+    def number(self, key: str) -> int:
+        """An attribute that is a whole number."""
+        value = self.attrs[key]
+        if not isinstance(value, int):
+            raise TemplateError(f"{self.name}: {key} must be a whole number, but got {value!r}")
+        return value
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the file's metadata."""
+        return {
+            "name": self.name,
+            "op": self.op,
+            "inputs": list(self.inputs),
+            "attrs": self.attrs,
+            "shape": list(self.shape),
+        }
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in the order in which they run; the first is the input, the last the head."""
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.nodes)
+
+    def __getitem__(self, name: str) -> Node:
+        return self._by_name[name]
+
+    @property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @property
+    def head(self) -> Node:
+        """The last linear layer, of which each task has its own."""
+        return self.nodes[-1]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Channels first, without the batch axis."""
+        return self.nodes[0].shape
+
+    def banked(self) -> list[Node]:
+        """The nodes that own kernels."""
+        return [node for node in self.nodes if node.op in BANKED]
+
+    def norms(self) -> list[Node]:
+        """The nodes that normalise and so belong to each task alone."""
+        return [node for node in self.nodes if node.op in NORMS]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Plain data for the file's metadata."""
+        return [node.to_json() for node in self.nodes]
+
+    @staticmethod
+    def from_json(data: Any) -> Graph:
+        """The graph that `to_json` wrote; anything outside the closed list is refused."""
+        if not isinstance(data, list) or not data:
+            raise TemplateError("a graph must be a list of nodes")
+        return Graph(tuple(_node_from_json(entry) for entry in data))
+
+
+def _node_from_json(entry: Any) -> Node:
+    try:
+        name, op, attrs = entry["name"], entry["op"], entry["attrs"]
+        inputs, shape = tuple(entry["inputs"]), tuple(entry["shape"])
+    except (TypeError, KeyError) as error:
+        raise TemplateError(f"a graph's node lacks {error}") from error
+    texts = isinstance(name, str) and isinstance(op, str) and all(isinstance(i, str) for i in inputs)
+    numbers = all(isinstance(size, int) and 0 < size < 2**31 for size in shape)
+    if not texts or not numbers or not isinstance(attrs, dict):
+        raise TemplateError(f"a graph's node is malformed: {str(entry)[:120]}")
+    return Node(name, op, inputs, attrs, shape)
+
+
+def _check(nodes: tuple[Node, ...]) -> None:
+    if not nodes or nodes[0].op != "input" or nodes[-1].op != "head":
+        raise TemplateError("a graph starts with its input and ends with its head")
+    seen: set[str] = set()
+    for node in nodes:
+        if node.op not in OPERATIONS:
+            raise TemplateError(f"{node.name}: unknown operation {node.op!r}")
+        if set(node.attrs) != set(OPERATIONS[node.op]):
+            raise TemplateError(f"{node.name}: {node.op} needs exactly {list(OPERATIONS[node.op])}")
+        if node.name in seen or any(source not in seen for source in node.inputs):
+            raise TemplateError(f"{node.name}: a node stands once, behind its inputs")
+        arity = len(node.inputs)
+        if arity != (0 if node.op == "input" else 1) and not (node.op in MERGES and arity >= 1):
+            raise TemplateError(f"{node.name}: {node.op} takes one input, but got {arity}")
+        seen.add(node.name)
+    if sum(node.op in ("head", "input") for node in nodes) != 2:
+        raise TemplateError("a graph has one input and one head")

@@ -1,0 +1,209 @@
+"""The layers of a network in training: kernels behind masks, at their physical width, able to widen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grown.nn import masks
+from grown.nn.graph import Node
+
+
+@dataclass
+class MaskSettings:
+    """How the masks of all layers of one network work."""
+
+    kind: str = "hard"
+    select: bool = True
+    sparse: bool = True
+    soft: bool = False
+    start: float = 0.02
+    noise: masks.Noise = field(default_factory=lambda: masks.Noise(1.0, 0.0))
+
+
+class MaskedLayer(nn.Module):
+    """A convolution or linear layer whose kernels (out, in, *k) are frozen or trainable, and masked.
+
+    `frozen` is a buffer, zero where a kernel is trainable; `weight` is a parameter, zero where one is frozen. A kernel
+    may be neither: it then stays off.
+    """
+
+    frozen: Tensor | None
+    is_frozen: Tensor
+    trainable: Tensor
+    learned: Tensor
+    constant: Tensor
+    share: Tensor
+
+    def __init__(
+        self, node: Node, kernels: Tensor, is_frozen: Tensor, trainable: Tensor, settings: MaskSettings
+    ) -> None:
+        super().__init__()
+        self.node = node
+        self.settings = settings
+        bias = bool(node.attrs["bias"])
+        self.bias = nn.Parameter(torch.zeros(kernels.shape[0])) if bias else None
+        self._lay_out(kernels, is_frozen, trainable, torch.full(is_frozen.shape, settings.start))
+
+    def _lay_out(self, kernels: Tensor, is_frozen: Tensor, trainable: Tensor, scores: Tensor) -> None:
+        """Divide the kernels between buffer and parameter, and say where a mask is learned."""
+        shape = (*is_frozen.shape, *([1] * (kernels.ndim - 2)))
+        any_frozen, any_trainable = bool(is_frozen.any()), bool(trainable.any())
+        self.register_buffer("frozen", kernels * is_frozen.view(shape) if any_frozen else None)
+        self.register_buffer("is_frozen", is_frozen)
+        self.register_buffer("trainable", trainable)
+        self.register_buffer("share", trainable.to(kernels.dtype))
+        self.weight = nn.Parameter(kernels * trainable.view(shape)) if any_trainable else None
+        learned = (is_frozen & self.settings.select) | (trainable & self.settings.sparse)
+        self.register_buffer("learned", learned)
+        self.register_buffer("constant", ((is_frozen | trainable) & ~learned).to(kernels.dtype))
+        self.all_learned = bool(learned.all())
+        self.all_trainable = bool(trainable.all())
+        self.scores = nn.Parameter(scores) if bool(learned.any()) else None
+
+    def mask(self) -> Tensor:
+        """The differentiable mask (out, in) over all kernels."""
+        if self.scores is None:
+            return self.constant
+        if self.settings.kind == "gumbel":
+            drawn = masks.gumbel_mask(self.scores, self.settings.noise, self.training)
+            mask = drawn if self.all_learned else torch.where(self.learned, drawn, self.constant)
+        elif self.all_learned:
+            mask = masks.hard_mask(self.scores)
+        else:
+            mask = masks.hard_mask(self.scores, self.learned, self.constant)
+        return masks.soften(mask, self.scores, self.is_frozen) if self.settings.soft else mask
+
+    @torch.no_grad()
+    def picked(self) -> Tensor:
+        """Which kernels are on (out, in), without noise."""
+        if self.scores is None:
+            return self.constant > 0
+        return torch.where(self.learned, self.scores > 0, self.constant > 0)
+
+    @torch.no_grad()
+    def soft_values(self) -> Tensor:
+        """What an unpicked frozen kernel is multiplied by in the soft form."""
+        if self.scores is None:
+            return torch.zeros_like(self.constant)
+        return masks.soft_values(self.scores, self.is_frozen)
+
+    @torch.no_grad()
+    def kernels(self) -> Tensor:
+        """All kernels, unmasked."""
+        if self.frozen is None:
+            return cast(Tensor, self.weight).detach()
+        return self.frozen if self.weight is None else self.frozen + self.weight
+
+    def effective(self, gate: Tensor | None) -> Tensor:
+        """The masked kernels; `gate` closes input channels."""
+        if self.scores is None and gate is None and self.all_trainable:
+            return cast(Tensor, self.weight)
+        mask = self.mask() if gate is None else self.mask() * gate
+        share = None if self.all_trainable else self.share
+        return masks.masked_kernels(self.frozen, self.weight, mask, share)
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        weight = self.effective(gate)
+        if self.node.op == "linear":
+            return F.linear(x, weight.flatten(1), self.bias)
+        attrs: dict[str, Any] = self.node.attrs
+        padding = attrs["padding"]
+        if attrs["padding_mode"] != "zeros":
+            x, padding = _pad(x, attrs), 0
+        groups = weight.shape[0] if attrs["depthwise"] else 1
+        return F.conv2d(x, weight, self.bias, attrs["stride"], padding, attrs["dilation"], groups)
+
+    @torch.no_grad()
+    def widen(self, rows: Tensor, columns: Tensor, fresh: Tensor) -> None:
+        """Put the present kernels at these positions of a larger layer whose other kernels are `fresh`."""
+        at = (rows[:, None], columns)
+        kernels = fresh.clone()
+        kernels[at] = self.kernels()
+        is_frozen = torch.zeros(fresh.shape[:2], dtype=torch.bool, device=fresh.device)
+        is_frozen[at] = self.is_frozen
+        trainable = torch.ones_like(is_frozen)
+        trainable[at] = self.trainable
+        scores = torch.full(fresh.shape[:2], self.settings.start, device=fresh.device)
+        if self.scores is not None:
+            scores[at] = self.scores
+        if self.bias is not None:
+            bias = torch.zeros(fresh.shape[0], device=fresh.device)
+            bias[rows] = self.bias
+            self.bias = nn.Parameter(bias)
+        self._lay_out(kernels, is_frozen, trainable, scores)
+
+
+def _pad(x: Tensor, attrs: dict[str, Any]) -> Tensor:
+    padding = attrs["padding"]
+    if padding == "valid":
+        return x
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(attrs["dilation"], attrs["kernel"], strict=True)]
+        pads = [total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2]
+    else:
+        pads = [padding[1], padding[1], padding[0], padding[0]]
+    return F.pad(x, pads, mode=attrs["padding_mode"])
+
+
+class Head(nn.Module):
+    """A task's own last layer (classes, channels x repeat)."""
+
+    def __init__(self, classes: int, channels: int, repeat: int, bias: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self.repeat = repeat
+        spread = 1.0 / max(1, channels * repeat) ** 0.5
+        start = torch.empty(classes, channels * repeat).uniform_(-spread, spread, generator=generator)
+        self.weight = nn.Parameter(start)
+        self.bias = nn.Parameter(torch.zeros(classes)) if bias else None
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        weight = self.weight
+        if gate is not None:
+            weight = weight * (gate.repeat_interleave(self.repeat) if self.repeat > 1 else gate)
+        return F.linear(x, weight, self.bias)
+
+    @torch.no_grad()
+    def widen(self, columns: Tensor, channels: int, generator: torch.Generator) -> None:
+        """Put the present columns at these channels; the others are drawn anew."""
+        classes, device = self.weight.shape[0], self.weight.device
+        spread = 1.0 / max(1, channels * self.repeat) ** 0.5
+        wide = torch.empty(classes, channels, self.repeat).uniform_(-spread, spread, generator=generator).to(device)
+        wide[:, columns] = self.weight.view(classes, -1, self.repeat)
+        self.weight = nn.Parameter(wide.flatten(1))
+
+
+def gated_lrn(x: Tensor, gate: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
+    """Local response norm among the open channels alone, as it will be once the closed ones are gone.
+
+    Open channels are moved together, so that each sees the neighbours that it will have.
+    """
+    order = torch.argsort(gate.detach(), descending=True, stable=True)
+    together = x[:, order]
+    squares = (together * gate[order].view(1, -1, 1, 1)).square().unsqueeze(1)
+    padded = F.pad(squares, (0, 0, 0, 0, size // 2, (size - 1) // 2))
+    mean = F.avg_pool3d(padded, (size, 1, 1), stride=1).squeeze(1)
+    return (together / (k + alpha * mean).pow(beta))[:, torch.argsort(order)]
+
+
+@torch.no_grad()
+def widen_norm(norm: nn.Module, positions: Tensor, channels: int) -> nn.Module:
+    """The same norm with more channels; the present ones move to these positions."""
+    if isinstance(norm, nn.GroupNorm):
+        size = norm.num_channels // norm.num_groups
+        wide: nn.Module = nn.GroupNorm(channels // size, channels, norm.eps, norm.affine)
+    else:
+        batch = cast(nn.BatchNorm2d, norm)
+        wide = type(batch)(channels, batch.eps, batch.momentum, batch.affine)
+    present = norm.state_dict()
+    for key, value in wide.state_dict().items():
+        if value.ndim == 1:
+            value[positions] = present[key].to(value.device)
+        else:
+            value.copy_(present[key])
+    device = next((tensor.device for tensor in present.values()), torch.device("cpu"))
+    return wide.to(device).train(norm.training)

@@ -1,0 +1,217 @@
+"""The network in training: the graph run over masked layers, with gates on the channels that it may grow."""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from grown.nn import axes, masks
+from grown.nn.axes import Widths
+from grown.nn.bank import Bank
+from grown.nn.graph import BANKED, NORMS, Graph, Node
+from grown.nn.groups import Axis, Channels
+from grown.nn.initial import Initializer
+from grown.nn.layers import Head, MaskedLayer, MaskSettings, gated_lrn, widen_norm
+from grown.nn.plain import make_norm, make_plain
+
+
+class GrowingNetwork(nn.Module):
+    """One task's network at physical width.
+
+    `gates` holds, for each group that may grow, one score per candidate (a quantum of channels behind the `settled`
+    ones). A closed channel is computed but read by nobody: its column is multiplied by zero wherever it is read.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        channels: Channels,
+        banks: dict[str, Bank],
+        physical: Widths,
+        widths: Widths,
+        classes: int,
+        settings: MaskSettings,
+        initializer: Initializer,
+        retrain: bool,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.channels = channels
+        self.settings = settings
+        self.settled = widths  # the widths in front of the candidates
+        self.widths = widths
+        self.banks = banks
+        self.layers = nn.ModuleDict()
+        self._key = {node.name: str(number) for number, node in enumerate(graph.nodes)}
+        for node in graph.nodes[1:-1]:
+            if node.op in BANKED:
+                self.layers[self._key[node.name]] = self._masked_layer(node, physical, initializer, retrain)
+            elif node.op in NORMS:
+                self.layers[self._key[node.name]] = make_norm(node, channels.width(channels.output[node.name], widths))
+            elif node.op not in ("add", "cat", "mean"):
+                self.layers[self._key[node.name]] = make_plain(node)
+        axis = self._reads(graph.head)
+        self.head = Head(
+            classes,
+            channels.width(axis, widths),
+            axis.repeat,
+            bool(graph.head.attrs["bias"]),
+            initializer.generator("head", 0),
+        )
+        self.gates = nn.ParameterDict()
+        self.flips: list[dict[int, Tensor]] = []  # one entry a training pass in which a gate was seen to change
+        self._seen: dict[int, Tensor] = {}
+        self._plan = [(node, self._key[node.name], node.inputs) for node in graph.nodes[1:-1]]
+
+    def _masked_layer(self, node: Node, physical: Widths, initializer: Initializer, retrain: bool) -> MaskedLayer:
+        bank = self.banks[node.name]
+        rows, columns = bank.view(self.widths, physical)
+        at = (rows[:, None], columns)
+        owner = torch.zeros(bank.extent(self.widths), dtype=torch.int32)
+        owner[at] = bank.owner
+        kernels = initializer.kernels(node.name, bank.extent(self.widths), bank.kernel, 0)
+        frozen = owner > 0
+        kernels[at] = torch.where(_over(bank.owner > 0, bank.kernel), bank.weight, kernels[at])
+        return MaskedLayer(node, kernels, frozen, ~frozen & retrain, self.settings)
+
+    def _reads(self, node: Node) -> Axis:
+        return self.channels.output[node.inputs[0]]
+
+    def layer(self, name: str) -> Any:
+        """The module that runs a node."""
+        return self.layers[self._key[name]]
+
+    def masked(self) -> dict[str, MaskedLayer]:
+        """The layers with kernels, by name."""
+        return {node.name: cast(MaskedLayer, self.layer(node.name)) for node in self.graph.banked()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        opening = self._opening()
+        values = {self.graph.nodes[0].name: x}
+        for node, key, inputs in self._plan:
+            if node.op in BANKED:
+                gate = None if node.attrs.get("depthwise") else self._gate(self._reads(node), opening)
+                values[node.name] = self.layers[key](values[inputs[0]], gate)
+            elif node.op == "add":
+                values[node.name] = reduce(operator.add, [values[source] for source in inputs])
+            elif node.op == "cat":
+                values[node.name] = torch.cat([values[source] for source in inputs], dim=1)
+            elif node.op == "mean":
+                keep = bool(node.attrs["keepdim"])
+                values[node.name] = values[inputs[0]].mean((2, 3), keepdim=keep)
+            elif node.op == "lrn" and (gate := self._gate(self.channels.output[node.name], opening)) is not None:
+                values[node.name] = gated_lrn(values[inputs[0]], gate, **node.attrs)  # type: ignore[arg-type]
+            else:
+                values[node.name] = self.layers[key](values[inputs[0]])
+        head = self.graph.head
+        logits: Tensor = self.head(values[head.inputs[0]], self._gate(self._reads(head), opening))
+        return logits
+
+    # --- gates on candidate channels -------------------------------------------------------------------------------
+
+    def _opening(self) -> dict[int, Tensor]:
+        """For each group with candidates, a gate (0 or 1) per channel; settled channels are always open."""
+        opening = {}
+        for name, scores in self.gates.items():
+            group = int(name)
+            if self.settings.kind == "gumbel":
+                hard = masks.gumbel_mask(scores, self.settings.noise, self.training)
+            else:
+                hard = masks.hard_mask(scores)
+            hard = hard.repeat_interleave(self.channels.groups[group].quantum)
+            opening[group] = torch.cat([hard.new_ones(self.settled[group]), hard])
+        if self.training and opening:
+            self._note_flips()
+        return opening
+
+    def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor | None:
+        if not any(group in opening for group in axis.groups):
+            return None
+        some = next(iter(opening.values()))
+        return torch.cat(
+            [
+                opening[group] if group in opening else some.new_ones(self.widths[group])
+                for group in axis.groups
+            ]
+        )
+
+    @torch.no_grad()
+    def _note_flips(self) -> None:
+        """Keep the gates' states without asking the device; they are compared when the flips are read."""
+        self.flips.append({int(name): scores > 0 for name, scores in self.gates.items()})
+
+    def take_flips(self) -> list[dict[str, Any]]:
+        """Every opening and closing since the last call: pass, group, candidates opened, candidates closed."""
+        events = []
+        for number, states in enumerate(self.flips):
+            for group, state in states.items():
+                before = self._seen.get(group)
+                now = state.cpu()
+                if before is not None and before.shape == now.shape and not torch.equal(before, now):
+                    events.append(
+                        {
+                            "pass": number,
+                            "group": self.channels.groups[group].name,
+                            "opened": (now & ~before).nonzero().flatten().tolist(),
+                            "closed": (before & ~now).nonzero().flatten().tolist(),
+                        }
+                    )
+                self._seen[group] = now
+        self.flips.clear()
+        return events
+
+    @torch.no_grad()
+    def open_candidates(self) -> dict[int, Tensor]:
+        """For each group with candidates, which of them are open now, without noise."""
+        return {int(name): scores > 0 for name, scores in self.gates.items()}
+
+    @torch.no_grad()
+    def closed_channels(self) -> list[Tensor]:
+        """For each group, which channels are closed candidates."""
+        closed = []
+        for group in self.channels.groups:
+            flags = torch.zeros(self.widths[group.index], dtype=torch.bool)
+            if str(group.index) in self.gates:
+                shut = self.gates[str(group.index)].cpu() <= 0
+                flags[self.settled[group.index] :] = shut.repeat_interleave(group.quantum)
+            closed.append(flags)
+        return closed
+
+    # --- growth ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def widen(self, widths: Widths, gate_start: float, initializer: Initializer, round_: int) -> None:
+        """Append candidate channels up to these widths; their gates start at `gate_start`."""
+        old, device = self.widths, self.head.weight.device
+        for node in self.graph.nodes[1:-1]:
+            rows = axes.prefix(self.channels.output[node.name], widths, old).to(device)
+            if node.op in BANKED:
+                bank = self.banks[node.name]
+                _, columns = bank.view(widths, old)
+                fresh = initializer.kernels(node.name, bank.extent(widths), bank.kernel, round_).to(device)
+                self.layer(node.name).widen(rows, columns.to(device), fresh)
+            elif node.op in NORMS:
+                total = self.channels.width(self.channels.output[node.name], widths)
+                self.layers[self._key[node.name]] = widen_norm(self.layer(node.name), rows, total)
+        axis = self._reads(self.graph.head)
+        columns = axes.prefix(axis, widths, old).to(device)
+        self.head.widen(columns, self.channels.width(axis, widths), initializer.generator("head", round_))
+        for group in self.channels.groups:
+            added = (widths[group.index] - old[group.index]) // group.quantum
+            if added:
+                name = str(group.index)
+                present = self.gates[name] if name in self.gates else torch.empty(0, device=device)
+                fresh_gates = torch.full((added,), gate_start, device=device)
+                scores = torch.cat([present.detach(), fresh_gates])
+                self.gates[name] = nn.Parameter(scores)
+                self._seen[group.index] = (scores > 0).cpu()
+        self.widths = widths
+
+
+def _over(flags: Tensor, kernel: tuple[int, ...]) -> Tensor:
+    """Flags per kernel, to be broadcast over the kernels' weights."""
+    return flags.view(*flags.shape, *([1] * len(kernel)))

@@ -1,0 +1,89 @@
+"""One task's network as plain PyTorch: physically narrow, with no type of this library inside."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from grown.nn.axes import Widths
+from grown.nn.graph import Graph, Node
+from grown.nn.groups import Channels
+from grown.nn.spelling import BUILDERS
+
+
+def make_plain(node: Node) -> nn.Module:
+    """The module of an operation without weights."""
+    return BUILDERS[node.op](node.attrs)
+
+
+def make_norm(node: Node, channels: int) -> nn.Module:
+    """A norm of this many channels, as PyTorch starts it."""
+    attrs: dict[str, Any] = node.attrs
+    if node.op == "group_norm":
+        size = attrs["channels"] // attrs["groups"]
+        return nn.GroupNorm(channels // size, channels, attrs["eps"], attrs["affine"])
+    kind = nn.BatchNorm1d if attrs["dims"] == 1 else nn.BatchNorm2d
+    return kind(channels, attrs["eps"], attrs["momentum"], attrs["affine"])
+
+
+def build(graph: Graph, channels: Channels, widths: Widths, classes: int) -> fx.GraphModule:
+    """A plain network of these widths, its weights not yet filled in; names are the template's."""
+    modules: dict[str, nn.Module] = {}
+    program = fx.Graph()
+    values = {graph.nodes[0].name: program.placeholder("x")}
+    for node in graph.nodes[1:]:
+        inputs = [values[source] for source in node.inputs]
+        if node.op == "add":
+            total = inputs[0]
+            for other in inputs[1:]:
+                total = program.call_function(operator.add, (total, other))
+            values[node.name] = total
+        elif node.op == "cat":
+            values[node.name] = program.call_function(torch.cat, (inputs,), {"dim": 1})
+        elif node.op == "mean":
+            keep = {"keepdim": bool(node.attrs["keepdim"])}
+            values[node.name] = program.call_function(torch.mean, (inputs[0], (2, 3)), keep)
+        else:
+            modules[node.name] = _module(node, channels, widths, classes)
+            values[node.name] = program.call_module(node.name, (inputs[0],))
+    program.output(values[graph.head.name])
+    return fx.GraphModule(modules, program, class_name="TaskNetwork")
+
+
+def fill(network: fx.GraphModule, state: dict[str, Tensor]) -> fx.GraphModule:
+    """Load weights into freshly allocated memory, and set the network to evaluation."""
+    own = network.state_dict()
+    for key, value in own.items():
+        if key.endswith("num_batches_tracked"):
+            continue
+        if state[key].shape != value.shape:
+            raise ValueError(f"{key}: expected {list(value.shape)}, but got {list(state[key].shape)}")
+        value.copy_(state[key])
+    return network.eval().requires_grad_(False)
+
+
+def _module(node: Node, channels: Channels, widths: Widths, classes: int) -> nn.Module:
+    attrs: dict[str, Any] = node.attrs
+    if node.op in ("batch_norm", "group_norm"):
+        return make_norm(node, channels.width(channels.output[node.name], widths))
+    if node.op not in ("conv", "linear", "head"):
+        return make_plain(node)
+    reads = channels.output[node.inputs[0]]
+    inputs = channels.width(reads, widths) * (1 if node.op == "conv" else reads.repeat)
+    outputs = classes if node.op == "head" else channels.width(channels.output[node.name], widths)
+    if node.op != "conv":
+        return nn.Linear(inputs, outputs, bool(attrs["bias"]))
+    return nn.Conv2d(
+        inputs,
+        outputs,
+        tuple(attrs["kernel"]),
+        tuple(attrs["stride"]),
+        attrs["padding"] if isinstance(attrs["padding"], str) else tuple(attrs["padding"]),
+        tuple(attrs["dilation"]),
+        groups=outputs if attrs["depthwise"] else 1,
+        bias=bool(attrs["bias"]),
+        padding_mode=attrs["padding_mode"],
+    )

@@ -1,0 +1,50 @@
+"""Accuracy and loss of a network on a part of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grown.data.task import Normalisation, Part
+
+BATCH = 500  # fixed: another batch size may change the last bits
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy in percent, and mean cross-entropy."""
+
+    accuracy: float
+    loss: float
+
+
+def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
+    """The network's answers, on the CPU."""
+    with evaluating(network), torch.inference_mode():
+        answers = [
+            network(normalise(images.to(device))).float().cpu() for images in part.images.split(BATCH)
+        ]
+    return torch.cat(answers)
+
+
+def evaluate(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Score:
+    """Accuracy and loss of a network that is already on the device."""
+    logits, labels = logits_of(network, part, normalise, device), part.labels.cpu()
+    right = int((logits.argmax(1) == labels).sum())
+    return Score(100.0 * right / len(labels), float(F.cross_entropy(logits, labels)))
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to what it was."""
+    was = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was)
