@@ -69,7 +69,8 @@ class Config:
     growth: str = "slim"  # new channels start closed; or "open": they start open and are pruned
     mask: str = "hard"  # or "gumbel"
     soft_select: bool = False  # KSM's soft form: an unpicked kernel keeps a scaled real value
-    score_start: float = 0.02  # scores start this far above the threshold (and slim gates below it)
+    score_start: float = 0.1  # scores start this far above the threshold
+    gate_start: float = 0.02  # gates start this far above it (open) or below it (slim)
     gumbel_start: float = 3.0  # the same for Gumbel masks, which need room for their noise
     temperature: float = 1.0  # of the Gumbel masks at the start of a training
     temperature_end: float = 0.2
@@ -107,7 +108,7 @@ class Config:
         _choice("mask", self.mask, ("hard", "gumbel"))
         if self.soft_select and not self.select:
             raise ConfigError("soft_select needs select=True")
-        for name in ("score_start", "gumbel_start", "temperature", "temperature_end"):
+        for name in ("score_start", "gate_start", "gumbel_start", "temperature", "temperature_end"):
             _above(name, getattr(self, name), 0.0)
         for name in ("growth_weight", "density_weight", "margin"):
             _within(name, getattr(self, name), 0.0, math.inf)

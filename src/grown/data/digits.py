@@ -39,7 +39,10 @@ def digits_stream() -> list[Task]:
 
 def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """1797 images (n, 8, 8) with values 0 to 16, and their digits."""
-    with (files("grown.data") / "digits.npz").open("rb") as handle, np.load(handle, allow_pickle=False) as data:
+    with (
+        (files("grown.data") / "digits.npz").open("rb") as handle,
+        np.load(handle, allow_pickle=False) as data,
+    ):
         return data["images"], data["labels"]
 
 

@@ -125,6 +125,7 @@ def measure(part: Part) -> Normalisation:
 
 def _part(task: str, key: str, data: Pair | Dataset[Any]) -> Part:
     where = f"task {task!r}, {key}"
+    labels: Any
     if isinstance(data, Dataset):
         images, labels = _from_dataset(where, data)
     else:
@@ -133,7 +134,7 @@ def _part(task: str, key: str, data: Pair | Dataset[Any]) -> Part:
         except (TypeError, ValueError) as error:
             raise TaskError(f"{where}: expected (images, labels) or a torch Dataset") from error
         images, labels = _images(where, first), second
-    answers = np.asarray(labels)
+    answers: NDArray[Any] = np.asarray(labels)
     if answers.ndim != 1 or answers.dtype.kind not in "iu":
         raise TaskError(f"{where}: labels are whole numbers in one row, but got {answers.dtype} {list(answers.shape)}")
     if len(answers) != len(images):

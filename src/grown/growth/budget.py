@@ -78,8 +78,7 @@ def open_widths(network: GrowingNetwork) -> Widths:
     """The widths that would be left if the closed candidates were dropped now."""
     opened = network.open_candidates()
     return tuple(
-        network.settled[group.index]
-        + (int(opened[group.index].sum()) * group.quantum if group.index in opened else 0)
+        network.settled[group.index] + (int(opened[group.index].sum()) * group.quantum if group.index in opened else 0)
         for group in network.channels.groups
     )
 
@@ -132,3 +131,4 @@ def close_over_cap(network: GrowingNetwork, cap: float) -> None:
         if lowest is None:
             raise ConfigError(f"the network without candidates exceeds its cap of {cap:.0f} parameters")
         network.gates[lowest[1]][lowest[2]] = -abs(lowest[0]) - 1e-6
+        network.note_flips()

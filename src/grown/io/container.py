@@ -56,7 +56,9 @@ def write(path: Path, data: bytes) -> None:
     except OSError as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        raise FileError(f"cannot write {path}: {error.strerror or error}; what was there before is untouched") from error
+        raise FileError(
+            f"cannot write {path}: {error.strerror or error}; what was there before is untouched"
+        ) from error
 
 
 def save(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> int:

@@ -6,7 +6,13 @@ from grown.io import container
 from grown.io.state import Size, State
 
 # The last word of a tensor's name says which part it belongs to; all else is "other".
-PARTS = {"kernels": "kernels", "picked": "picked_bits", "soft": "picked_bits", "own": "norms_and_biases", "head": "heads"}
+PARTS = {
+    "kernels": "kernels",
+    "picked": "picked_bits",
+    "soft": "picked_bits",
+    "own": "norms_and_biases",
+    "head": "heads",
+}
 
 
 def measure(state: State, base_parameters: int) -> Size:

@@ -1,1 +1,34 @@
+"""GROWN and its rivals, each registered by one line."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grown.errors import unknown
+from grown.io import container
+from grown.io.state import State
+from grown.methods.finetune import Finetune
+from grown.methods.grown import Learner
+from grown.methods.scratch import Scratch
+
+METHODS: dict[str, Any] = {
+    "grown": Learner,
+    "scratch": Scratch,
+    "finetune": Finetune,
+}
+
+
+def method(name: str) -> Any:
+    """A method's class by its name."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def load(path: str | Path) -> Any:
+    """The learner in a model file; the file is checked, and no code of its author is run."""
+    tensors, meta = container.load(path)
+    learner = method(str(meta.get("method")))(None)
+    learner.load_state(State(tensors, meta))
+    return learner

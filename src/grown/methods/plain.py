@@ -35,9 +35,7 @@ class PlainResult:
 class PlainTraining:
     """Trains plain networks of the template's own widths, and keeps them by task."""
 
-    def __init__(
-        self, graph: Graph, gains: dict[str, float], config: Config, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, gains: dict[str, float], config: Config, observer: Observer | None = None) -> None:
         self.graph = graph
         self.gains = gains
         self.config = config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from torch import nn
@@ -22,11 +23,14 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def backbone(name: str, channels: int = 3, width: float = 1.0) -> nn.Module:
-    """A template by its name, for images of this many channels, its layers `width` times as wide."""
+def backbone(name: str, channels: int = 3, width: float = 1.0, image: int = 32) -> nn.Module:
+    """A template by its name, for square images of this size and depth, its layers `width` times as wide."""
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
-    return BACKBONES[name](channels=channels, width=width)
+    make = BACKBONES[name]
+    if "image" in inspect.signature(make).parameters:
+        return make(channels=channels, width=width, image=image)
+    return make(channels=channels, width=width)
 
 
 __all__ = ["BACKBONES", "backbone", "convnet", "lenet", "resnet18", "resnet50", "vgg16_bn", "vgg16_bn_pool"]

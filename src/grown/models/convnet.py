@@ -12,7 +12,7 @@ def convnet(channels: int = 1, width: float = 1.0, classes: int = 10) -> nn.Modu
     source = channels
     for number, target in enumerate(widths):
         layers += [nn.Conv2d(source, target, 3, padding=1, bias=False), nn.BatchNorm2d(target), nn.ReLU()]
-        if number == 1:
+        if number == 0:
             layers.append(nn.MaxPool2d(2))
         source = target
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(source, classes)]

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from torch import nn
 
+from grown.errors import ConfigError
+
 PLAN = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # 0: max pooling
 
 
-def vgg16_bn(channels: int = 3, width: float = 1.0, classes: int = 5) -> nn.Module:
+def vgg16_bn(channels: int = 3, width: float = 1.0, classes: int = 5, image: int = 32) -> nn.Module:
     """Thirteen convolutions, then 512-4096-4096 fully connected: 33,584,832 shared weights at 1x."""
     hidden = max(1, round(width * 4096))
-    layers, source = _features(channels, width)
+    layers, source = _features(channels, width, image)
+    source *= (image // 32) ** 2
     layers += [nn.Flatten(), nn.Linear(source, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
     return _initialised(nn.Sequential(*layers, nn.Linear(hidden, classes)))
 
 
-def vgg16_bn_pool(channels: int = 3, width: float = 1.0, classes: int = 5) -> nn.Module:
+def vgg16_bn_pool(channels: int = 3, width: float = 1.0, classes: int = 5, image: int = 32) -> nn.Module:
     """The thirteen convolutions and global pooling: 14,710,464 shared weights at 1x."""
-    layers, source = _features(channels, width)
+    layers, source = _features(channels, width, image)
     return _initialised(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(source, classes)))
 
 
-def _features(channels: int, width: float) -> tuple[list[nn.Module], int]:
+def _features(channels: int, width: float, image: int) -> tuple[list[nn.Module], int]:
+    if image < 32:
+        raise ConfigError(f"VGG16 halves its images five times and needs at least 32 pixels, but got {image}")
     layers: list[nn.Module] = []
     source = channels
     for planned in PLAN:

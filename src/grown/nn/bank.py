@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,7 @@ class Bank:
     An owned kernel never changes, and channels are only ever appended to a segment; there is no other way to write.
     """
 
-    def __init__(
-        self, name: str, rows: Axis, columns: Axis | None, kernel: tuple[int, ...], widths: Widths
-    ) -> None:
+    def __init__(self, name: str, rows: Axis, columns: Axis | None, kernel: tuple[int, ...], widths: Widths) -> None:
         self.name = name
         self.rows = rows
         self.columns = columns  # None: depthwise, one kernel a channel
@@ -103,8 +102,8 @@ def make_banks(nodes: list[Node], channels: Channels) -> dict[str, Bank]:
     for node in nodes:
         columns = channels.output[node.inputs[0]]
         if node.op == "conv":
-            height, width = node.attrs["kernel"]  # type: ignore[misc, union-attr]
-            kernel: tuple[int, ...] = (int(height), int(width))
+            sizes: Any = node.attrs["kernel"]
+            kernel: tuple[int, ...] = (int(sizes[0]), int(sizes[1]))
         else:
             kernel = (columns.repeat,)
         rows = channels.output[node.name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from grown.errors import TemplateError
 from grown.nn.graph import NOISY_AT_ZERO, Graph, Node
@@ -59,11 +60,6 @@ def find_channels(graph: Graph) -> Channels:
     return _Finder(graph, runs).channels()
 
 
-def input_axis(graph: Graph, channels: Channels, node: Node) -> Axis:
-    """The channels that a node reads."""
-    return channels.output[node.inputs[0]]
-
-
 def _produces(node: Node) -> bool:
     return node.op in ("input", "linear") or (node.op == "conv" and not node.attrs["depthwise"])
 
@@ -73,7 +69,7 @@ def _layouts(graph: Graph, cuts: dict[str, set[int]]) -> dict[str, list[Run]]:
     for node in graph.nodes:
         if _produces(node):
             marks = sorted(cuts[node.name])
-            layouts[node.name] = [(node.name, a, b) for a, b in zip(marks, marks[1:], strict=False)]
+            layouts[node.name] = [(node.name, a, b) for a, b in pairwise(marks)]
         elif node.op == "cat":
             layouts[node.name] = [run for source in node.inputs for run in layouts[source]]
         else:

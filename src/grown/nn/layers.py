@@ -162,7 +162,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(classes)) if bias else None
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        weight = self.weight
+        weight: Tensor = self.weight
         if gate is not None:
             weight = weight * (gate.repeat_interleave(self.repeat) if self.repeat > 1 else gate)
         return F.linear(x, weight, self.bias)

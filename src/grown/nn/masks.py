@@ -98,9 +98,7 @@ class _MaskedKernels(Function):
         return None, grad_weight, grad_mask, None
 
 
-def masked_kernels(
-    frozen: Tensor | None, weight: Tensor | None, mask: Tensor, trainable: Tensor | None
-) -> Tensor:
+def masked_kernels(frozen: Tensor | None, weight: Tensor | None, mask: Tensor, trainable: Tensor | None) -> Tensor:
     """A layer's effective kernels (out, in, *k) from its frozen and trainable ones and a mask (out, in)."""
     kernels: Tensor = _MaskedKernels.apply(frozen, weight, mask, trainable)  # type: ignore[no-untyped-call]
     return kernels

@@ -125,7 +125,7 @@ class GrowingNetwork(nn.Module):
             hard = hard.repeat_interleave(self.channels.groups[group].quantum)
             opening[group] = torch.cat([hard.new_ones(self.settled[group]), hard])
         if self.training and opening:
-            self._note_flips()
+            self.note_flips()
         return opening
 
     def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor | None:
@@ -133,14 +133,11 @@ class GrowingNetwork(nn.Module):
             return None
         some = next(iter(opening.values()))
         return torch.cat(
-            [
-                opening[group] if group in opening else some.new_ones(self.widths[group])
-                for group in axis.groups
-            ]
+            [opening[group] if group in opening else some.new_ones(self.widths[group]) for group in axis.groups]
         )
 
     @torch.no_grad()
-    def _note_flips(self) -> None:
+    def note_flips(self) -> None:
         """Keep the gates' states without asking the device; they are compared when the flips are read."""
         self.flips.append({int(name): scores > 0 for name, scores in self.gates.items()})
 

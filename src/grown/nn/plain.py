@@ -44,7 +44,7 @@ def build(graph: Graph, channels: Channels, widths: Widths, classes: int) -> fx.
         elif node.op == "cat":
             values[node.name] = program.call_function(torch.cat, (inputs,), {"dim": 1})
         elif node.op == "mean":
-            keep = {"keepdim": bool(node.attrs["keepdim"])}
+            keep: dict[str, Any] = {"keepdim": bool(node.attrs["keepdim"])}
             values[node.name] = program.call_function(torch.mean, (inputs[0], (2, 3)), keep)
         else:
             modules[node.name] = _module(node, channels, widths, classes)
@@ -63,6 +63,27 @@ def fill(network: fx.GraphModule, state: dict[str, Tensor]) -> fx.GraphModule:
             raise ValueError(f"{key}: expected {list(value.shape)}, but got {list(state[key].shape)}")
         value.copy_(state[key])
     return network.eval().requires_grad_(False)
+
+
+def own_shapes(graph: Graph, channels: Channels, widths: Widths, classes: int) -> dict[str, torch.Size]:
+    """What of a plain network is no kernel: biases, norms, head; names and shapes in the order of the graph."""
+    kernels = {f"{node.name}.weight" for node in graph.banked()}
+    with torch.device("meta"):
+        state = build(graph, channels, widths, classes).state_dict()
+    return {
+        key: value.shape
+        for key, value in state.items()
+        if key not in kernels and not key.endswith("num_batches_tracked")
+    }
+
+
+def divide(graph: Graph, shapes: dict[str, torch.Size]) -> dict[str, dict[str, torch.Size]]:
+    """The same, divided into "own" (norms and biases) and "head"."""
+    head = f"{graph.head.name}."
+    return {
+        part: {key: shape for key, shape in shapes.items() if key.startswith(head) == (part == "head")}
+        for part in ("own", "head")
+    }
 
 
 def _module(node: Node, channels: Channels, widths: Widths, classes: int) -> nn.Module:

@@ -68,7 +68,13 @@ _LAYERS: tuple[type[nn.Module], ...] = (
 )  # fmt: skip
 
 # function or method name -> (operation, {our attribute: default, in the order of the function's arguments})
-_MAX_POOL: dict[str, Any] = {"kernel": _REQUIRED, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+_MAX_POOL: dict[str, Any] = {
+    "kernel": _REQUIRED,
+    "stride": None,
+    "padding": 0,
+    "dilation": 1,
+    "ceil_mode": False,
+}
 _AVG_POOL: dict[str, Any] = {
     "kernel": _REQUIRED,
     "stride": None,
@@ -148,9 +154,7 @@ def of_module(name: str, module: nn.Module) -> tuple[str, dict[str, Value]]:
     if base is nn.Flatten:
         flatten = cast(nn.Flatten, module)
         if (flatten.start_dim, flatten.end_dim) != (1, -1):
-            raise TemplateError(
-                f"{name}: only Flatten(1, -1) can grow, but got {flatten.start_dim}, {flatten.end_dim}"
-            )
+            raise TemplateError(f"{name}: only Flatten(1, -1) can grow, but got {flatten.start_dim}, {flatten.end_dim}")
         return "flatten", {}
     if base is None:
         raise TemplateError(f"{name}: {type(module).__name__} is not supported. Supported: {SUPPORTED}.")
@@ -250,4 +254,4 @@ def _builder(kind: type[nn.Module], names: dict[str, str]) -> Builder:
 
 
 BUILDERS: dict[str, Builder] = {op: _builder(kind, names) for kind, (op, names) in _MODULES.items()}
-BUILDERS["flatten"] = lambda attrs: nn.Flatten()
+BUILDERS["flatten"] = lambda _: nn.Flatten()

@@ -49,7 +49,7 @@ def find_structure(
     kept = [~flags for flags in closed]
     unfed = [torch.zeros_like(flags) for flags in closed]
     while True:
-        active = {name: _used(banks[name], picked[name], kept, widths) for name in picked}
+        active = {name: _used(banks[name], picked[name], kept) for name in picked}
         changed = False
         for group in channels.groups:
             if group.fixed or group.mixed:
@@ -71,7 +71,7 @@ def find_structure(
             return Structure(widths, active, kept, unfed)
 
 
-def _used(bank: Bank, picked: Tensor, kept: list[Tensor], widths: Widths) -> Tensor:
+def _used(bank: Bank, picked: Tensor, kept: list[Tensor]) -> Tensor:
     used = picked & axes.spread(bank.rows, kept)[:, None]
     return used & axes.spread(bank.columns, kept) if bank.columns else used
 

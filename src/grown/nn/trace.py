@@ -177,7 +177,12 @@ class _Reader:
         self.aliases[cast(fx.Node, node.args[0])] = node
 
     def _append(
-        self, node: fx.Node, op: str, attrs: dict[str, Value], inputs: tuple[Any, ...], name: str | None = None
+        self,
+        node: fx.Node,
+        op: str,
+        attrs: dict[str, Value],
+        inputs: tuple[Any, ...],
+        name: str | None = None,
     ) -> None:
         sources = []
         for source in inputs:

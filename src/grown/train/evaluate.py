@@ -26,9 +26,7 @@ class Score:
 def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     """The network's answers, on the CPU."""
     with evaluating(network), torch.inference_mode():
-        answers = [
-            network(normalise(images.to(device))).float().cpu() for images in part.images.split(BATCH)
-        ]
+        answers = [network(normalise(images.to(device))).float().cpu() for images in torch.split(part.images, BATCH)]
     return torch.cat(answers)
 
 

@@ -1,6 +1,7 @@
 """GROWN (Yang, Lin, Zhang, Fan 2021). Start reading in `algorithm.py`."""
 
+from grown.methods.grown.alone import GrowthCurve, GrowthPoint, grow_alone
 from grown.methods.grown.learner import Learner
 from grown.methods.grown.stage import Settled, Stage
 
-__all__ = ["Learner", "Settled", "Stage"]
+__all__ = ["GrowthCurve", "GrowthPoint", "Learner", "Settled", "Stage", "grow_alone"]

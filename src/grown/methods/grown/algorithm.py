@@ -71,8 +71,7 @@ def _train(stage: Stage) -> Settled:
 
     def after_epoch(epoch: Epoch) -> None:
         score = evaluate(stage.network, stage.held_out, stage.normalise, config.device)
-        for flip in stage.network.take_flips():
-            learner.emit("gates", task=stage.task.name, stage=stage.name, epoch=epoch.number, **flip)
+        _log_flips(stage, epoch.number)
         learner.emit(
             "epoch",
             task=stage.task.name,
@@ -97,10 +96,17 @@ def _train(stage: Stage) -> Settled:
         after_epoch=after_epoch,
     )
     settled = stage.settle(x for _ in range(2) for x, _ in batches.epoch())
+    _log_flips(stage, config.recipe.epochs)  # what the cap closed
     seconds = time.perf_counter() - began
     stage.reports.append(StageReport(stage.name, config.recipe.epochs, settled.val.accuracy, seconds))
     learner.emit("settled", task=stage.task.name, stage=stage.name, val=settled.val.accuracy, seconds=seconds)
     return settled
+
+
+def _log_flips(stage: Stage, epoch: int) -> None:
+    """Every opening and closing of a candidate channel."""
+    for flip in stage.network.take_flips():
+        stage.learner.emit("gates", task=stage.task.name, stage=stage.name, epoch=epoch, **flip)
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class Learner:
         if self.observer is not None:
             self.observer({"event": event, **details})
 
-    # --- using ---------------------------------------------------------------------------------------------------------
+    # --- using -------------------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> list[str]:
@@ -127,9 +127,7 @@ class Learner:
 
     def extract(self, task: str) -> nn.Module:
         """A task's network as a plain module, physically narrow, in evaluation mode, on the CPU."""
-        network: nn.Module = record.extract(
-            self._record(task), self.graph, self.channels, self.banks, self.widths
-        )
+        network: nn.Module = record.extract(self._record(task), self.graph, self.channels, self.banks, self.widths)
         return network
 
     def network(self, task: str) -> nn.Module:
@@ -168,7 +166,7 @@ class Learner:
         probabilities: Tensor = self.extract(task)(x).softmax(1)
         return probabilities
 
-    # --- keeping -------------------------------------------------------------------------------------------------------
+    # --- keeping -----------------------------------------------------------------------------------------------------
 
     def size(self) -> Size:
         """Parameters and bytes by part, measured on the bytes that `save` writes."""

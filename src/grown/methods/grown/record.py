@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +9,13 @@ import torch
 from torch import Tensor
 
 from grown.data.task import Normalisation
-from grown.errors import FileError
+from grown.io import flat
 from grown.nn import axes, bits
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.graph import Graph
 from grown.nn.groups import Channels
-from grown.nn.plain import build, fill
+from grown.nn.plain import build, divide, fill, own_shapes
 
 
 @dataclass
@@ -80,26 +79,12 @@ def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
     return fill(network, state)
 
 
-# --- in a file ---------------------------------------------------------------------------------------------------------
-
-
-def own_keys(graph: Graph, channels: Channels, widths: Widths, classes: int) -> dict[str, torch.Size]:
-    """The names and shapes of what is a task's own, in the order of the file; the head comes last."""
-    kernels = {f"{node.name}.weight" for node in graph.banked()}
-    with torch.device("meta"):
-        state = build(graph, channels, widths, classes).state_dict()
-    return {
-        key: value.shape
-        for key, value in state.items()
-        if key not in kernels and not key.endswith("num_batches_tracked")
-    }
+# --- in a file -------------------------------------------------------------------------------------------------------
 
 
 def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, Bank], physical: Widths) -> Any:
     """The record as (tensors, JSON object)."""
-    head = f"{graph.head.name}."
-    keys = own_keys(graph, channels, record.narrow(), len(record.classes))
-    own = [record.own[key].flatten() for key in keys if not key.startswith(head)]
+    parts = divide(graph, own_shapes(graph, channels, record.narrow(), len(record.classes)))
     picked, soft = [], []
     for node in graph.banked():
         earlier = _earlier(record, banks[node.name], physical)
@@ -114,8 +99,7 @@ def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
     tensors = {
         prefix + "picked": bits.pack(torch.cat(picked)),
         prefix + "kept": bits.pack(torch.cat(record.kept)),
-        prefix + "own": torch.cat(own) if own else torch.zeros(0),
-        prefix + "head": torch.cat([record.own[key].flatten() for key in keys if key.startswith(head)]),
+        **{prefix + part: flat.flatten(record.own, keys) for part, keys in parts.items()},
         prefix + "probe": record.probe,
     }
     if soft:
@@ -153,7 +137,7 @@ def from_file(
         name=meta["name"],
         classes=tuple(meta["classes"]),
         widths=widths,
-        kept=[part.clone() for part in flags.split(list(widths))],
+        kept=[part.clone() for part in torch.split(flags, list(widths))],
         active={},
         soft={} if prefix + "soft" in tensors else None,
         own={},
@@ -165,22 +149,11 @@ def from_file(
         grew=meta["grew"],
         new_kernels=meta["new_kernels"],
     )
-    _read_own(record, tensors, graph, channels)
+    parts = divide(graph, own_shapes(graph, channels, record.narrow(), len(record.classes)))
+    for part, keys in parts.items():
+        record.own |= flat.split(prefix + part, tensors[prefix + part], keys)
     _read_picked(record, tensors, graph, banks, physical)
     return record
-
-
-def _read_own(record: Record, tensors: dict[str, Tensor], graph: Graph, channels: Channels) -> None:
-    prefix, head = f"task/{record.number}/", f"{graph.head.name}."
-    keys = own_keys(graph, channels, record.narrow(), len(record.classes))
-    for part in ("own", "head"):
-        mine = {key: shape for key, shape in keys.items() if key.startswith(head) == (part == "head")}
-        flat, need = tensors[prefix + part], sum(math.prod(shape) for shape in mine.values())
-        if flat.numel() != need:
-            raise FileError(f"{prefix}{part} has {flat.numel()} numbers, but its network needs {need}")
-        pieces = flat.split([math.prod(shape) for shape in mine.values()])
-        for (key, shape), piece in zip(mine.items(), pieces, strict=True):
-            record.own[key] = piece.clone().view(shape)
 
 
 def _read_picked(
@@ -189,7 +162,7 @@ def _read_picked(
     prefix = f"task/{record.number}/"
     earlier = {node.name: _earlier(record, banks[node.name], physical) for node in graph.banked()}
     counts = [int(flags.sum()) for flags in earlier.values()]
-    picked = bits.unpack(tensors[prefix + "picked"], sum(counts)).split(counts)
+    picked = torch.split(bits.unpack(tensors[prefix + "picked"], sum(counts)), counts)
     unread = tensors.get(prefix + "soft", torch.zeros(0))
     for (name, where), part in zip(earlier.items(), picked, strict=True):
         bank = banks[name]

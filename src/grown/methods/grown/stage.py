@@ -153,7 +153,10 @@ class Stage:
         if self.first:
             return config.seed_size * learner.base_parameters
         in_all = config.max_size * learner.base_parameters
-        return min(in_all, budget.parameters(learner.banks, self._before) + config.task_size * learner.base_parameters)
+        return min(
+            in_all,
+            budget.parameters(learner.banks, self._before) + config.task_size * learner.base_parameters,
+        )
 
     def _open_parameters(self) -> int:
         return budget.parameters(self.learner.banks, budget.open_widths(self.network))
@@ -177,7 +180,7 @@ class Stage:
         if wide is None:
             return False
         self.rounds += 1
-        start = self._settings.start
+        start = config.gumbel_start if config.mask == "gumbel" else config.gate_start
         self.network.widen(wide, start if config.growth == "open" else -start, self._initializer, self.rounds)
         self._costs = budget.channel_costs(learner.channels, learner.banks, counted)
         self._budget = max(1.0, self._cap() - budget.parameters(learner.banks, self.network.settled))

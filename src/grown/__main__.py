@@ -1,0 +1,5 @@
+"""`python -m grown`."""
+
+from grown.cli.main import main
+
+main()

@@ -1,0 +1,82 @@
+"""A run's folder: claimed before anything is written, then run.json, log.jsonl, the model and the result."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+
+from grown.errors import FileError
+from grown.io import container
+
+
+def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
+    """Make the folder; a given one must not exist yet, or be empty."""
+    folder = out if out is not None else _free_name(benchmark, method, seed)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FileError(f"output folder {folder} exists already; choose another with --out, or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+        test = folder / ".writable"
+        test.touch()
+        test.unlink()
+    except OSError as error:
+        raise FileError(f"output folder {folder} cannot be written: {error.strerror or error}") from error
+    return folder
+
+
+def _free_name(benchmark: str, method: str, seed: int) -> Path:
+    stem = f"{benchmark}-{method}-seed{seed}"
+    folder, number = Path("runs") / stem, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{stem}-{number}", number + 1
+    return folder
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Readable JSON, written as a whole or not at all."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    container.write(path, (text + "\n").encode())
+
+
+def versions() -> dict[str, str]:
+    """What a result may depend on."""
+    from grown import __version__
+
+    return {
+        "grown": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+class Log:
+    """An event a line, with the seconds since the run began."""
+
+    def __init__(self, path: Path, also: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self._began = time.perf_counter()
+        self._also = also
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Write one event, and hand it on."""
+        line = {"seconds": round(time.perf_counter() - self._began, 3), **event}
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise FileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
+        if self._also is not None:
+            self._also(event)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

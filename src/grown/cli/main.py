@@ -1,0 +1,65 @@
+"""`grown`: the sub-commands, and one line with exit code 2 for everything that a user got wrong."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from grown.cli.inspect import inspect_model
+from grown.cli.list import list_choices
+from grown.cli.run import run
+from grown.errors import GrownError
+
+app = typer.Typer(
+    help="Continual learning by growth: one network, many tasks, nothing forgotten.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run)
+app.command("list")(list_choices)
+app.command("inspect")(inspect_model)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from grown import __version__
+
+        typer.echo(f"grown {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Continual learning by growth: one network, many tasks, nothing forgotten."""
+
+
+# Whether Click is a package of its own or a part of Typer depends on Typer's version; its errors are told by shape.
+UsageProblem: type[Any] = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except UsageProblem as error:
+        if message := error.format_message():
+            print(f"grown: {message}", file=sys.stderr)
+        sys.exit(2)
+    except GrownError as error:
+        print(f"grown: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("grown: interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""`grown run`: learn a stream of tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from grown.bench.runner import Request
+from grown.bench.runner import run as run_request
+from grown.config import Target
+from grown.errors import ConfigError
+from grown.report.progress import view_for
+from grown.report.tables import print_result
+
+
+def run(
+    benchmark: Annotated[str, typer.Argument(help="Which stream of tasks; see `grown list`.")] = "digits",
+    method: Annotated[str, typer.Option(help="GROWN or a method that it is compared with.")] = "grown",
+    backbone: Annotated[str | None, typer.Option(help="A name, or package.module:function of your own.")] = None,
+    width: Annotated[float, typer.Option(help="The backbone's layers, times this.")] = 1.0,
+    recipe: Annotated[str | None, typer.Option(help="How each training runs.")] = None,
+    target: Annotated[str | None, typer.Option(help="A number, scratch, finetune, best, or a result.json.")] = None,
+    seed: Annotated[int, typer.Option(help="Makes a CPU run repeat bit for bit at one thread count.")] = 0,
+    threads: Annotated[int | None, typer.Option(help="PyTorch's threads on the CPU.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="The run's folder; must not exist yet.")] = None,
+    label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
+) -> None:
+    """Learn a stream of tasks by growth and show that nothing was forgotten."""
+    console = Console()
+    request = Request(
+        benchmark=benchmark,
+        method=method,
+        backbone=backbone,
+        width=width,
+        recipe=recipe,
+        target=parse_target(target),
+        seed=seed,
+        threads=threads,
+        epochs=epochs,
+        tasks=tasks,
+        device=device,
+        out=out,
+        label=label,
+    )
+    with view_for(console) as view:
+        result, folder = run_request(request, view)
+    print_result(console, result)
+    console.print(f"run folder: {folder}", soft_wrap=True, markup=False, highlight=False)
+
+
+def parse_target(text: str | None) -> Target | None:
+    """A target as it was typed: a number, a file, or a name."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if text.endswith(".json"):
+        path = Path(text)
+        if not path.is_file():
+            raise ConfigError(f"--target {text}: there is no such file")
+        return path
+    return text
