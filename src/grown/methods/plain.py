@@ -17,7 +17,7 @@ from grown.nn.bank import make_banks
 from grown.nn.graph import Graph
 from grown.nn.groups import find_channels
 from grown.nn.initial import Initializer
-from grown.nn.plain import build
+from grown.nn.plain import build, start
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
 from grown.train.loop import Epoch, fit
@@ -46,7 +46,7 @@ class PlainTraining:
 
     def fresh(self, task: Task, seed: int) -> nn.Module:
         """An untrained network, drawn as the template was."""
-        network = build(self.graph, self.channels, self.widths, len(task.classes))
+        network = start(build(self.graph, self.channels, self.widths, len(task.classes)))
         initializer = Initializer(self.gains, seed, 0)
         banks = make_banks(self.graph.banked(), self.channels)
         with torch.no_grad():
@@ -54,8 +54,6 @@ class PlainTraining:
                 bank, module = banks[node.name], _layer(network, node.name)
                 kernels = initializer.kernels(node.name, bank.extent(self.widths), bank.kernel, 0)
                 module.weight.copy_(kernels.flatten(1) if node.op == "linear" else kernels)
-                if module.bias is not None:
-                    module.bias.zero_()
             _draw_head(_layer(network, self.graph.head.name), initializer)
         return network
 
@@ -122,5 +120,3 @@ def _layer(network: nn.Module, name: str) -> Any:
 def _draw_head(head: Any, initializer: Initializer) -> None:
     spread = 1.0 / max(1, head.in_features) ** 0.5
     head.weight.uniform_(-spread, spread, generator=initializer.generator("head", 0))
-    if head.bias is not None:
-        head.bias.zero_()

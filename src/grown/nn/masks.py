@@ -57,7 +57,7 @@ def gumbel_mask(scores: Tensor, noise: Noise, training: bool) -> Tensor:
         logistic = uniform.log() - (1 - uniform).log()  # g0 - g1, two Gumbel variables, is one logistic one
         scores = scores + noise.scale * logistic
     p = torch.sigmoid(scores / noise.temperature)
-    return (p > 0.5).to(p.dtype) + p - p.detach()
+    return (p > 0.5).to(p.dtype) + (p - p.detach())  # in this order the sum is exactly 0 or 1
 
 
 def soften(hard: Tensor, scores: Tensor, frozen: Tensor) -> Tensor:

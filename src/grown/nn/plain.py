@@ -13,6 +13,8 @@ from grown.nn.graph import Graph, Node
 from grown.nn.groups import Channels
 from grown.nn.spelling import BUILDERS
 
+NORM_TYPES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
+
 
 def make_plain(node: Node) -> nn.Module:
     """The module of an operation without weights."""
@@ -47,17 +49,31 @@ def build(graph: Graph, channels: Channels, widths: Widths, classes: int) -> fx.
             keep: dict[str, Any] = {"keepdim": bool(node.attrs["keepdim"])}
             values[node.name] = program.call_function(torch.mean, (inputs[0], (2, 3)), keep)
         else:
-            modules[node.name] = _module(node, channels, widths, classes)
+            with torch.device("meta"):  # nothing is drawn, here or from the process's random numbers
+                modules[node.name] = _module(node, channels, widths, classes)
             values[node.name] = program.call_module(node.name, (inputs[0],))
     program.output(values[graph.head.name])
     return fx.GraphModule(modules, program, class_name="TaskNetwork")
 
 
+def start(network: fx.GraphModule) -> fx.GraphModule:
+    """Give a built network memory: norms as PyTorch starts them, all else zero."""
+    network.to_empty(device="cpu")
+    for module in network.modules():
+        if isinstance(module, NORM_TYPES):
+            module.reset_parameters()
+        else:
+            for parameter in module.parameters(recurse=False):
+                torch.nn.init.zeros_(parameter)
+    return network
+
+
 def fill(network: fx.GraphModule, state: dict[str, Tensor]) -> fx.GraphModule:
     """Load weights into freshly allocated memory, and set the network to evaluation."""
-    own = network.state_dict()
-    for key, value in own.items():
+    network.to_empty(device="cpu")
+    for key, value in network.state_dict().items():
         if key.endswith("num_batches_tracked"):
+            value.zero_()
             continue
         if state[key].shape != value.shape:
             raise ValueError(f"{key}: expected {list(value.shape)}, but got {list(state[key].shape)}")
@@ -68,8 +84,7 @@ def fill(network: fx.GraphModule, state: dict[str, Tensor]) -> fx.GraphModule:
 def own_shapes(graph: Graph, channels: Channels, widths: Widths, classes: int) -> dict[str, torch.Size]:
     """What of a plain network is no kernel: biases, norms, head; names and shapes in the order of the graph."""
     kernels = {f"{node.name}.weight" for node in graph.banked()}
-    with torch.device("meta"):
-        state = build(graph, channels, widths, classes).state_dict()
+    state = build(graph, channels, widths, classes).state_dict()
     return {
         key: value.shape
         for key, value in state.items()

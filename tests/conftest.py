@@ -1,0 +1,47 @@
+"""How the tests run: one thread, no slow ones unless asked for, no silent skips in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny networks lose badly with several threads on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests out (rather than skip them) unless they were asked for."""
+    if "slow" in (config.option.markexpr or ""):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if "slow" in item.keywords])
+    items[:] = [item for item in items if "slow" not in item.keywords]
+
+
+SKIPS: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember skipped tests."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        SKIPS.append(f"{report.nodeid}: {report.longrepr}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a skipped test is a failure, unless it needs data that the project does not ship."""
+    unexplained = [skip for skip in SKIPS if "data is absent" not in skip]
+    if os.environ.get("CI") and unexplained:
+        print("\nskipped without a reason that CI accepts:\n" + "\n".join(unexplained))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

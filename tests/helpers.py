@@ -1,0 +1,79 @@
+"""Small tasks and networks that the tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import grown
+from grown.config import Config, Recipe
+
+
+def make_task(
+    name: str, classes: int = 3, shape: tuple[int, ...] = (8, 8, 1), each: int = 16, seed: int = 0, noise: float = 20.0
+) -> grown.Task:
+    """Images around a random pattern per class."""
+    draw = np.random.default_rng([seed, sum(name.encode())])
+    patterns = draw.integers(40, 216, size=(classes, *shape))
+
+    def sample(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.repeat(np.arange(classes), count)
+        images = patterns[labels] + draw.normal(0, noise, size=(len(labels), *shape))
+        return images.clip(0, 255).astype(np.uint8), labels
+
+    return grown.Task(name, train=sample(each), test=sample(6), classes=[f"c{i}" for i in range(classes)])
+
+
+def quick(**changes: object) -> Config:
+    """Settings for trainings of a second or less."""
+    recipe = changes.pop("recipe", None) or Recipe(epochs=2, batch=16)
+    return Config(**{"target": 0.0, "recipe": recipe, "threads": 1, **changes})  # type: ignore[arg-type]
+
+
+class Branchy(nn.Module):
+    """A user's own network: a residual addition and a concatenation, written without a thought of this library."""
+
+    def __init__(self, channels: int = 1, classes: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 12, 3, padding=1, bias=False)
+        self.stem_norm = nn.BatchNorm2d(12)
+        self.left = nn.Conv2d(12, 12, 3, padding=1)
+        self.left_norm = nn.BatchNorm2d(12)
+        self.right = nn.Conv2d(12, 8, 1)
+        self.down = nn.Conv2d(20, 16, 3, stride=2, padding=1)
+        self.drop = nn.Dropout(0.1)
+        self.hidden = nn.Linear(16 * 4, 20)
+        self.out = nn.Linear(20, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem_norm(self.stem(x)))
+        x = torch.relu(x + self.left_norm(self.left(x)))
+        x = torch.cat([x, torch.tanh(self.right(x))], dim=1)
+        x = nn.functional.max_pool2d(torch.relu(self.down(x)), 2)
+        x = self.drop(x.view(x.size(0), -1))
+        return self.out(nn.functional.relu(self.hidden(x)))
+
+
+def shake(stage: grown.Stage, seed: int, steps: int = 2) -> None:
+    """A little training, and scores and gates thrown about: some kernels of every layer on, some off."""
+    draw = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(stage.parameter_groups(), lr=0.05)
+    for _ in range(steps):
+        which = torch.randperm(len(stage.fit), generator=draw)[:16]
+        x, y = stage.normalise(stage.fit.images[which]), stage.fit.labels[which]
+        loss = nn.functional.cross_entropy(stage.network(x), y) + stage.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for layer in stage.network.masked().values():
+            if layer.scores is not None:
+                layer.scores.copy_(torch.randn(layer.scores.shape, generator=draw) + 0.4)
+        for scores in stage.network.gates.values():
+            scores.copy_(torch.randn(scores.shape, generator=draw) + 0.3)
+
+
+def own_backbone() -> nn.Module:
+    """What `--backbone helpers:own_backbone` makes."""
+    return Branchy(classes=5)
