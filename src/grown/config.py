@@ -70,7 +70,7 @@ class Config:
     mask: str = "hard"  # or "gumbel"
     soft_select: bool = False  # KSM's soft form: an unpicked kernel keeps a scaled real value
     score_start: float = 0.1  # scores start this far above the threshold
-    gate_start: float = 0.02  # gates start this far above it (open) or below it (slim)
+    gate_start: float = 0.005  # gates start this far above it (open) or below it (slim)
     gumbel_start: float = 3.0  # the same for Gumbel masks, which need room for their noise
     temperature: float = 1.0  # of the Gumbel masks at the start of a training
     temperature_end: float = 0.2

@@ -9,7 +9,7 @@ from grown.errors import unknown
 
 RECIPES: dict[str, Recipe] = {
     # `grown run`: hundreds of 8x8 images a task, seconds on one core.
-    "small": Recipe(name="small", epochs=20, batch=32, rate=0.1, weight_decay=5e-4, score_rate=1e-2),
+    "small": Recipe(name="small", epochs=20, batch=32, rate=0.1, smoothing=0.1, score_rate=1e-2),
 }
 
 
@@ -28,7 +28,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "digits": Benchmark(
         backbone="convnet",
         recipe="small",
-        config=Config(threads=1, margin=1.0, growth="open"),
+        config=Config(threads=1, margin=1.0, expansions=2),
         about="embedded 8x8 handwritten digits in seven tasks, upright, turned and shuffled",
     ),
 }

@@ -18,7 +18,7 @@ from grown.errors import TaskError
 Pair = tuple[ArrayLike, ArrayLike]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """Images (n, channels, height, width), or features (n, f), as uint8 or float32, and their labels."""
 
@@ -52,7 +52,7 @@ class Normalisation:
         return (images.float() - mean) / deviation
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, eq=False)
 class Task:
     """A classification task. `train` and `test`: (images, labels), images uint8 (n, h, w, c); or torch Datasets."""
 

@@ -64,6 +64,11 @@ class Bank:
         columns = axes.prefix(self.columns, physical, seen) if self.columns else torch.zeros(1, dtype=torch.int64)
         return axes.prefix(self.rows, physical, seen), columns
 
+    def read(self, physical: Widths, seen: Widths) -> tuple[Tensor, Tensor]:
+        """A copy of the kernels and owners that such a task sees."""
+        rows, columns = self.view(physical, seen)
+        return self._weight[rows[:, None], columns], self._owner[rows[:, None], columns]
+
     def grow(self, old: Widths, new: Widths) -> None:
         """Append channels to the segments: from `old` widths to `new` ones. The new kernels are free."""
         if any(a > b for a, b in zip(old, new, strict=True)):

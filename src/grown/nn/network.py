@@ -65,7 +65,11 @@ class GrowingNetwork(nn.Module):
         self.gates = nn.ParameterDict()
         self.flips: list[dict[int, Tensor]] = []  # one entry a training pass in which a gate was seen to change
         self._seen: dict[int, Tensor] = {}
-        self._plan = [(node, self._key[node.name], node.inputs) for node in graph.nodes[1:-1]]
+        last_reader = {source: node.name for node in graph.nodes for source in node.inputs}
+        self._plan = [
+            (node, self._key[node.name], node.inputs, [s for s in set(node.inputs) if last_reader[s] == node.name])
+            for node in graph.nodes[1:-1]
+        ]
 
     def _masked_layer(self, node: Node, physical: Widths, initializer: Initializer, retrain: bool) -> MaskedLayer:
         bank = self.banks[node.name]
@@ -92,7 +96,7 @@ class GrowingNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         opening = self._opening()
         values = {self.graph.nodes[0].name: x}
-        for node, key, inputs in self._plan:
+        for node, key, inputs, finished in self._plan:
             if node.op in BANKED:
                 gate = None if node.attrs.get("depthwise") else self._gate(self._reads(node), opening)
                 values[node.name] = self.layers[key](values[inputs[0]], gate)
@@ -107,6 +111,8 @@ class GrowingNetwork(nn.Module):
                 values[node.name] = gated_lrn(values[inputs[0]], gate, **node.attrs)  # type: ignore[arg-type]
             else:
                 values[node.name] = self.layers[key](values[inputs[0]])
+            for source in finished:
+                del values[source]
         head = self.graph.head
         logits: Tensor = self.head(values[head.inputs[0]], self._gate(self._reads(head), opening))
         return logits

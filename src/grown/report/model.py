@@ -85,8 +85,7 @@ def reuse(learner: Learner) -> list[list[int]]:
     for record in learner.records.values():
         counts = torch.zeros(max(numbers) + 1, dtype=torch.int64)
         for name, bank in learner.banks.items():
-            rows, columns = bank.view(learner.widths, record.widths)
-            owners = bank.owner[rows][:, columns][record.active[name]]
+            owners = bank.read(learner.widths, record.widths)[1][record.active[name]]
             counts += torch.bincount(owners.to(torch.int64), minlength=len(counts))
         table.append([int(counts[number]) for number in numbers if number <= record.number])
     return table

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from grown import seeds
 from grown.data.task import Task
 from grown.methods.base import StageReport, TaskReport
 from grown.methods.grown.stage import Settled, Stage
@@ -90,7 +91,7 @@ def _train(stage: Stage) -> Settled:
         stage.parameter_groups(),
         batches,
         config.recipe,
-        seed=config.seed,
+        seed=seeds.derive(config.seed, *purpose),
         penalty=stage.penalty if stage.has_penalty else None,
         anneal=stage.anneal,
         after_epoch=after_epoch,

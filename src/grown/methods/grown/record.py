@@ -70,8 +70,7 @@ def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
     state = dict(record.own)
     for node in graph.banked():
         bank = banks[node.name]
-        rows, columns = bank.view(physical, record.widths)
-        kernels = bank.weight[rows][:, columns]
+        kernels, _ = bank.read(physical, record.widths)
         soft = record.soft[node.name] if record.soft is not None else None
         state[f"{node.name}.weight"] = narrow_kernels(
             bank, kernels, record.active[node.name], soft, record.widths, record.kept, node.op
@@ -166,8 +165,7 @@ def _read_picked(
     unread = tensors.get(prefix + "soft", torch.zeros(0))
     for (name, where), part in zip(earlier.items(), picked, strict=True):
         bank = banks[name]
-        rows, columns = bank.view(physical, record.widths)
-        active = bank.owner[rows][:, columns] == record.number
+        active = bank.read(physical, record.widths)[1] == record.number
         active[where] = part
         if record.soft is not None:
             rest = int((~part).sum())
@@ -182,6 +180,5 @@ def _read_picked(
 
 def _earlier(record: Record, bank: Bank, physical: Widths) -> Tensor:
     """Which kernels in a task's view an earlier task owned: those that it could pick."""
-    rows, columns = bank.view(physical, record.widths)
-    owner = bank.owner[rows][:, columns]
+    _, owner = bank.read(physical, record.widths)
     return (owner > 0) & (owner < record.number)

@@ -271,11 +271,31 @@ class Stage:
 
     def commit(self, settled: Settled | None = None, target: float | None = None) -> TaskReport:
         """Make the task permanent: drop closed channels, give used kernels their owner, write the record."""
-        if self.learner.stage is not self:
+        learner = self.learner
+        if learner.stage is not self:
             raise ConfigError(f"task {self.task.name!r} was committed already, or another task was opened after it")
         final = settled if settled is not None else self.settle()
+        record = self._claim(final, target)
+        learner.records[record.name] = record
+        record.probe = probe(learner.extract(record.name), learner.graph.input_shape)
+        learner.next_number += 1
+        learner.stage = None
+        return TaskReport(
+            name=record.name,
+            classes=record.classes,
+            target=target,
+            val=final.val.accuracy,
+            stages=tuple(self.reports),
+            grew=record.grew,
+            new_kernels=record.new_kernels,
+            size=learner.size(),
+            seconds=time.perf_counter() - self._opened,
+        )
+
+    def _claim(self, final: Settled, target: float | None) -> Record:
+        """Move what the task uses into the banks; what is left is the record."""
         learner, structure = self.learner, final.structure
-        # Earlier channels all stay in the banks; of the candidates only those that this task keeps.
+        # Earlier channels all stay in the banks; of the new ones only those that this task keeps.
         stay = [flags.clone() for flags in structure.kept]
         for flags, width in zip(stay, self._before, strict=True):
             flags[:width] = True
@@ -285,23 +305,20 @@ class Stage:
         active, soft = {}, {}
         for name, bank in learner.banks.items():
             rows, columns = _select(bank, structure.widths, positions)
-            used = structure.active[name][rows][:, columns]
-            existed = torch.zeros(bank.extent(widths), dtype=torch.bool)
-            old_rows, old_columns = bank.view(widths, self._before)
-            existed[old_rows[:, None], old_columns] = True
-            bank.grow(learner.widths, widths)
-            mine = used & (bank.owner == 0)
-            bank.claim(final.kernels[name][rows][:, columns], mine, self.number)
-            new_kernels["released"] += int((mine & existed).sum())
-            new_kernels["grown"] += int((mine & ~existed).sum())
-            active[name] = used
+            active[name] = structure.active[name][rows][:, columns]
             if final.soft is not None:
                 soft[name] = final.soft[name][rows][:, columns]
+            bank.grow(self._before, widths)
+            mine = active[name] & (bank.owner == 0)
+            bank.claim(final.kernels[name][rows][:, columns], mine, self.number)
+            old_rows, old_columns = bank.view(widths, self._before)
+            released = int(mine[old_rows[:, None], old_columns].sum())
+            new_kernels["released"] += released
+            new_kernels["grown"] += int(mine.sum()) - released
         learner.widths = widths
-        plain = final.network.cpu()
         kernel_names = {f"{node.name}.weight" for node in learner.graph.banked()}
-        own = {key: value.clone() for key, value in plain.state_dict().items() if key not in kernel_names}
-        learner.records[self.task.name] = Record(
+        plain = final.network.cpu().state_dict()
+        return Record(
             number=self.number,
             name=self.task.name,
             classes=self.task.classes,
@@ -309,7 +326,7 @@ class Stage:
             kept=[flags[where] for flags, where in zip(structure.kept, positions, strict=True)],
             active=active,
             soft=soft if final.soft is not None else None,
-            own=own,
+            own={key: value.clone() for key, value in plain.items() if key not in kernel_names},
             normalisation=self.normalise,
             probe=torch.zeros(0),
             target=target,
@@ -317,21 +334,6 @@ class Stage:
             test=None,
             grew=final.grew,
             new_kernels=new_kernels,
-        )
-        record = learner.records[self.task.name]
-        record.probe = probe(learner.extract(self.task.name), learner.graph.input_shape)
-        learner.stage = None
-        learner.next_number += 1
-        return TaskReport(
-            name=self.task.name,
-            classes=self.task.classes,
-            target=target,
-            val=final.val.accuracy,
-            stages=tuple(self.reports),
-            grew=final.grew,
-            new_kernels=new_kernels,
-            size=learner.size(),
-            seconds=time.perf_counter() - self._opened,
         )
 
 

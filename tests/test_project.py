@@ -1,0 +1,69 @@
+"""The project's own promises: the README's commands, code and tables are true."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+CODE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(CODE)))
+def test_the_readmes_code_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(CODE[number], f"README.md, block {number + 1}", "exec"), {"__name__": "readme"})
+
+
+def test_ci_calls_the_readmes_test_command() -> None:
+    commands = [line for line in README.splitlines() if line.startswith("python3 -m venv")]
+    assert len(commands) == 2
+    assert commands[0].endswith(".venv/bin/grown run")
+    assert commands[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_the_readmes_tables_are_those_of_the_committed_results() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_committed_results_keep_what_is_promised() -> None:
+    for path in (ROOT / "benchmarks" / "results" / "digits").glob("*.json"):
+        result = json.loads(path.read_text())
+        assert result["forgetting"] == 0
+    rows = json.loads((ROOT / "benchmarks" / "results" / "masked_step.json").read_text())["rows"]
+    assert {row["network"] for row in rows} == {"convnet", "vgg16-bn-pool"}
+    assert max(row["ratio"] for row in rows) <= 1.3
+
+
+def test_imports_go_downwards_only() -> None:
+    order = [
+        "errors",
+        "seeds",
+        "config",
+        "metrics",
+        "data",
+        "io",
+        "nn",
+        "growth",
+        "train",
+        "models",
+        "methods",
+        "bench",
+    ]
+    order += ["report", "cli"]
+    source = ROOT / "src" / "grown"
+    for path in source.rglob("*.py"):
+        part = path.relative_to(source).parts[0].removesuffix(".py")
+        if part.startswith("__"):
+            continue
+        for found in re.findall(r"^\s*from grown\.(\w+)", path.read_text(), re.MULTILINE):
+            assert order.index(found) <= order.index(part), f"{path.name} imports {found}"
