@@ -1,0 +1,111 @@
+"""Reads a pickle as data: numbers, texts, lists, dicts and byte arrays. Nothing that it names is ever called.
+
+The official CIFAR files are pickles. A pickle may name any function of any module; this reader replaces the four
+names that a NumPy array needs by inert stand-ins and refuses every other.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grown.errors import FileError
+
+LARGEST = 400 * 2**20  # bytes; the official training file has 155 MB
+
+
+class _Kind:
+    """Stands for `numpy.ndarray` and `numpy.dtype`, and remembers what it was made with."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Array(_Kind):
+    """Stands for an array that was being rebuilt."""
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """What `_codecs.encode` is used for in pickles of byte strings."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError("a strange byte string")
+    return text.encode("latin1")
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _Kind,
+    ("numpy", "dtype"): _Kind,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _NAMES:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which data does not need")
+        return _NAMES[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError(f"it refers to something outside, {pid!r}")
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """The dictionary in a pickle file; keys as text, arrays of bytes as NumPy arrays."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise FileError(f"{path}: {size:,} bytes is more than a CIFAR file has")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    try:
+        found = _Reader(io.BytesIO(data), encoding="latin1").load()
+        if not isinstance(found, dict):
+            raise pickle.UnpicklingError("it holds no dictionary")
+        return {_text(key): _plain(value) for key, value in found.items()}
+    except FileError:
+        raise
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FileError(f"{path}: not a readable CIFAR file ({reason})") from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin1")
+    if not isinstance(value, str):
+        raise pickle.UnpicklingError(f"a key is {type(value).__name__}")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Array):
+        return _bytes_array(value.state)
+    if isinstance(value, list):
+        return [_text(part) if isinstance(part, bytes) else part for part in value]
+    return _text(value) if isinstance(value, bytes) else value
+
+
+def _bytes_array(state: Any) -> NDArray[np.uint8]:
+    """An array of unsigned bytes from what NumPy's `__setstate__` would have been given."""
+    _, shape, kind, fortran, raw = state
+    if not isinstance(kind, _Kind) or kind.arguments[0] not in ("u1", "|u1"):
+        raise pickle.UnpicklingError("an array is not of unsigned bytes")
+    content = raw.encode("latin1") if isinstance(raw, str) else raw
+    if not isinstance(content, bytes):
+        raise pickle.UnpicklingError("an array has no content")
+    sizes = tuple(int(size) for size in shape)
+    if any(size < 0 for size in sizes) or int(np.prod(sizes, dtype=object)) != len(content):
+        raise pickle.UnpicklingError(f"an array of shape {sizes} does not have {len(content)} bytes")
+    return np.frombuffer(content, dtype=np.uint8).reshape(sizes, order="F" if fortran else "C")
