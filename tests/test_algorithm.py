@@ -105,11 +105,11 @@ def test_every_opening_and_closing_is_logged() -> None:
         loss.backward()
         optimizer.step()
         states.append(network.open_candidates())
-    flips = network.take_flips()
+    flips = network.gate_log.take()
     expected = sum(int((a[group] != b[group]).sum()) for a, b in itertools.pairwise(states[:-1]) for group in a)
     assert expected > 0
     assert sum(len(flip["opened"]) + len(flip["closed"]) for flip in flips) == expected
-    assert network.take_flips() == []
+    assert network.gate_log.take() == []
     learner.learn(make_task("u", each=24))
     assert any(event["event"] == "gates" for event in events)
 

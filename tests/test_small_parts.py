@@ -88,7 +88,8 @@ def test_batches_cover_the_part_and_repeat_by_seed() -> None:
 
     def epoch(seed: int) -> list[int]:
         batches = Batches(part, normal, Recipe(batch=16), "cpu", seed, "t")
-        return [int(label) for _, labels in batches.epoch() for label in labels]
+        batches.begin(1)
+        return [int(label) for step in range(batches.steps) for label in batches.at(step)[1]]
 
     assert sorted(epoch(0)) == list(range(64))
     assert epoch(0) == epoch(0)
@@ -101,7 +102,9 @@ def test_crops_are_windows_of_the_padded_image_and_flips_are_flips() -> None:
     plain = measure(part)
     batches = Batches(part, plain, Recipe(batch=30, crop=1, flip=True), "cpu", 0)
     seen = set()
-    for x, labels in batches.epoch():
+    batches.begin(1)
+    for step in range(batches.steps):
+        x, labels, _, _ = batches.at(step)
         for image, label in zip(x, labels, strict=True):
             padded = nn.functional.pad(images[label], (1, 1, 1, 1))
             windows = {

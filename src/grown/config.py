@@ -27,18 +27,27 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4  # on kernels and heads; norms, biases and scores have none
     score_rate: float = 1e-2  # Adam, for scores and gates
-    schedule: str = "one-cycle"  # or "constant", "cosine"
+    schedule: str = "one-cycle"  # or "constant", "cosine", "steps" (a tenth from 0.5 on, a hundredth from 0.8)
     warmup: float = 0.2  # the share of the steps in which the one-cycle rate rises
     smoothing: float = 0.0
     crop: int = 0  # pixels of padding for a random crop
     flip: bool = False
+    cutout: int = 0  # the side of a square that is blanked
+    policy: str = "none"  # or "trivial": one random operation an image
+    cutmix: float = 0.0  # the share of batches in which a box comes from other images; none in the last tenth
+    watch: int = 1  # held-out accuracy is looked at every so many epochs (it decides nothing before the end)
+    precision: str = "auto"  # bf16 on a GPU, fp32 on the CPU; or "fp32"
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, ("sgd", "adam"))
-        _choice("schedule", self.schedule, ("one-cycle", "constant", "cosine"))
-        for name in ("epochs", "batch"):
+        _choice("schedule", self.schedule, ("one-cycle", "constant", "cosine", "steps"))
+        _choice("policy", self.policy, ("none", "trivial"))
+        _choice("precision", self.precision, ("auto", "fp32"))
+        for name in ("epochs", "batch", "watch"):
             _whole(name, getattr(self, name), 1)
-        _whole("crop", self.crop, 0)
+        for name in ("crop", "cutout"):
+            _whole(name, getattr(self, name), 0)
+        _within("cutmix", self.cutmix, 0.0, 1.0)
         for name in ("rate", "score_rate"):
             _above(name, getattr(self, name), 0.0)
         _within("momentum", self.momentum, 0.0, 0.999)
@@ -58,6 +67,7 @@ class Config:
     task_size: float = 0.3  # what one task may add, at most
     step_size: float = 0.1  # what one expansion may add, at most
     expansions: int = 3  # how often one task may expand, at most
+    width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
 
     # which parts are on: the paper's ablation
     select: bool = True  # selective mask on frozen kernels; off: every old kernel is used
@@ -104,6 +114,7 @@ class Config:
                 f"start_size must lie above 0 and at most at seed_size {self.seed_size}, but got {self.start_size}"
             )
         _whole("expansions", self.expansions, 0)
+        _whole("width_multiple", self.width_multiple, 1)
         _choice("growth", self.growth, ("slim", "open"))
         _choice("mask", self.mask, ("hard", "gumbel"))
         if self.soft_select and not self.select:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +16,16 @@ from torch import nn
 
 from grown import data, metrics
 from grown.bench import folder, presets
-from grown.config import Config, Target
-from grown.errors import ConfigError, GrownError
+from grown.config import Config, Recipe, Target
+from grown.errors import ConfigError, GrownError, unknown
 from grown.methods import load, method
 from grown.methods.base import TaskReport
 from grown.models import BACKBONES, backbone
 from grown.train.evaluate import evaluate
 
 Observer = Callable[[dict[str, Any]], None]
+RECIPE_FIELDS = tuple(f.name for f in dataclasses.fields(Recipe) if f.name != "name")
+CONFIG_FIELDS = tuple(f.name for f in dataclasses.fields(Config) if f.name != "recipe")
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,10 @@ class Request:
     epochs: int | None = None
     tasks: int | None = None
     device: str = "cpu"
+    data: Path | None = None
     out: Path | None = None
     label: str = "default"
+    settings: tuple[str, ...] = ()  # NAME=VALUE, of Config or of its recipe
 
 
 def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, Any], Path]:
@@ -49,7 +54,7 @@ def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, A
     preset = presets.benchmark(request.benchmark)
     config = configure(request, preset)
     make = method(request.method)
-    tasks = data.stream(request.benchmark)
+    tasks = data.stream(request.benchmark, request.data)
     if request.tasks is not None:
         if not 1 <= request.tasks <= len(tasks):
             raise ConfigError(f"--tasks must lie between 1 and {len(tasks)}, but got {request.tasks}")
@@ -114,7 +119,26 @@ def configure(request: Request, preset: presets.Benchmark) -> Config:
     if not 0 < request.width <= 16:
         raise ConfigError(f"--width must lie above 0 and at most at 16, but got {request.width}")
     check_device(request.device)
-    return preset.config.replace(**changes)
+    return override(preset.config.replace(**changes), request.settings)
+
+
+def override(config: Config, settings: tuple[str, ...]) -> Config:
+    """Settings given as NAME=VALUE; a name is a field of `Config` or of its recipe."""
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes NAME=VALUE, but got {setting!r}")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if name in RECIPE_FIELDS:
+            config = config.replace(recipe=dataclasses.replace(config.recipe, **{name: value}))
+        elif name in CONFIG_FIELDS:
+            config = config.replace(**{name: value})
+        else:
+            raise unknown("setting", name, (*CONFIG_FIELDS, *RECIPE_FIELDS))
+    return config
 
 
 def check_device(name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grown.cli.data import show_data
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
 from grown.cli.run import run
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("list")(list_choices)
 app.command("inspect")(inspect_model)
+app.command("data")(show_data)
 
 
 def _show_version(wanted: bool) -> None:

@@ -28,8 +28,12 @@ def run(
     epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
     tasks: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    data: Annotated[Path | None, typer.Option(help="Where the data lies; else the variable GROWN_DATA.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; must not exist yet.")] = None,
     label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
+    ] = None,
 ) -> None:
     """Learn a stream of tasks by growth and show that nothing was forgotten."""
     console = Console()
@@ -45,8 +49,10 @@ def run(
         epochs=epochs,
         tasks=tasks,
         device=device,
+        data=data,
         out=out,
         label=label,
+        settings=tuple(settings or ()),
     )
     with view_for(console) as view:
         result, folder = run_request(request, view)

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from grown.data import cifar100
 from grown.data.digits import digits_stream
 from grown.data.task import Normalisation, Part, Task
 from grown.errors import unknown
 
-STREAMS: dict[str, Callable[[], list[Task]]] = {"digits": digits_stream}
+STREAMS: dict[str, Callable[[str | Path | None], list[Task]]] = {
+    "digits": lambda _: digits_stream(),
+    "cifar100-superclass": cifar100.superclass_stream,
+    "cifar100-split": cifar100.split_stream,
+}
 
 
-def stream(name: str) -> list[Task]:
-    """A benchmark's tasks in their order, by its name."""
+def stream(name: str, root: str | Path | None = None) -> list[Task]:
+    """A benchmark's tasks in their order, by its name; `root` is where its data lies, if it does not ship."""
     if name not in STREAMS:
         raise unknown("benchmark", name, STREAMS)
-    return STREAMS[name]()
+    return STREAMS[name](root)
 
 
-__all__ = ["STREAMS", "Normalisation", "Part", "Task", "stream"]
+SETS: dict[str, Callable[[str | Path | None], list[str]]] = {
+    "digits": lambda _: ["digits ship with the package: 1797 images of 8 x 8 pixels; stream: digits (seven tasks)"],
+    "cifar100": cifar100.describe,
+}
+
+
+def describe(name: str, root: str | Path | None = None) -> list[str]:
+    """What of a data set is there, line by line; where it is absent or damaged, an error says what to do."""
+    if name not in SETS:
+        raise unknown("data set", name, SETS)
+    return SETS[name](root)
+
+
+__all__ = ["STREAMS", "Normalisation", "Part", "Task", "describe", "stream"]

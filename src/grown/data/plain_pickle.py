@@ -1,7 +1,7 @@
 """Reads a pickle as data: numbers, texts, lists, dicts and byte arrays. Nothing that it names is ever called.
 
-The official CIFAR files are pickles. A pickle may name any function of any module; this reader replaces the four
-names that a NumPy array needs by inert stand-ins and refuses every other.
+The official CIFAR files are pickles. A pickle may name any function of any module; this reader replaces the few
+names that NumPy arrays need by inert stand-ins and refuses every other.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ class _Array(_Kind):
     """Stands for an array that was being rebuilt."""
 
 
+def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Array:
+    """How protocol 5 writes an array."""
+    array = _Array()
+    array.state = (1, shape, kind, order == "F", bytes(content))
+    return array
+
+
 def _encode(text: str, encoding: str) -> bytes:
     """What `_codecs.encode` is used for in pickles of byte strings."""
     if not isinstance(text, str) or encoding != "latin1":
@@ -46,6 +53,8 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Kind,
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
     ("_codecs", "encode"): _encode,
 }
 

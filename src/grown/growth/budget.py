@@ -25,9 +25,7 @@ def widths_within(channels: Channels, banks: dict[str, Bank], limit: float) -> W
 
     def scaled(factor: float) -> Widths:
         return tuple(
-            group.width
-            if group.fixed
-            else max(group.quantum, int(group.width * factor / group.quantum + 1e-9) * group.quantum)
+            group.width if group.fixed else max(group.unit, int(group.width * factor / group.unit + 1e-9) * group.unit)
             for group in channels.groups
         )
 
@@ -51,8 +49,7 @@ def widths_with_candidates(
 
     def extra(factor: float) -> Widths:
         return tuple(
-            0 if group.fixed else round(group.width * factor / group.quantum) * group.quantum
-            for group in channels.groups
+            0 if group.fixed else round(group.width * factor / group.unit) * group.unit for group in channels.groups
         )
 
     def fits(added: Widths) -> bool:
@@ -78,17 +75,17 @@ def open_widths(network: GrowingNetwork) -> Widths:
     """The widths that would be left if the closed candidates were dropped now."""
     opened = network.open_candidates()
     return tuple(
-        network.settled[group.index] + (int(opened[group.index].sum()) * group.quantum if group.index in opened else 0)
+        network.settled[group.index] + (int(opened[group.index].sum()) * group.unit if group.index in opened else 0)
         for group in network.channels.groups
     )
 
 
 def channel_costs(channels: Channels, banks: dict[str, Bank], widths: Widths) -> list[int]:
-    """For each group, the parameters that one quantum of channels adds at these widths."""
+    """For each group, the parameters that one unit of channels adds at these widths."""
     here = parameters(banks, widths)
     costs = []
     for group in channels.groups:
-        wider = tuple(w + group.quantum * (i == group.index) for i, w in enumerate(widths))
+        wider = tuple(w + group.unit * (i == group.index) for i, w in enumerate(widths))
         costs.append(parameters(banks, wider) - here)
     return costs
 
@@ -131,4 +128,5 @@ def close_over_cap(network: GrowingNetwork, cap: float) -> None:
         if lowest is None:
             raise ConfigError(f"the network without candidates exceeds its cap of {cap:.0f} parameters")
         network.gates[lowest[1]][lowest[2]] = -abs(lowest[0]) - 1e-6
-        network.note_flips()
+        network.gate_log.release()
+        network.gate_log.note()

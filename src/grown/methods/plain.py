@@ -99,7 +99,7 @@ class PlainTraining:
                 )
 
         fit(network, plain_groups(network), batches, config.recipe, seed, after_epoch=after_epoch)
-        estimate_statistics(network, (x for _ in range(2) for x, _ in batches.epoch()))
+        estimate_statistics(network, batches.inputs(epochs=2))
         network.eval().requires_grad_(False)
         val = evaluate(network, held_out, normalise, config.device).accuracy
         self.networks[task.name] = network.cpu()

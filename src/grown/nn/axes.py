@@ -31,16 +31,3 @@ def chosen(axis: Axis, physical: Widths, kept: list[Tensor]) -> Tensor:
 def spread(axis: Axis, per_group: list[Tensor]) -> Tensor:
     """A value per channel of each group, laid out along the axis."""
     return torch.cat([per_group[group] for group in axis.groups])
-
-
-def gather(axis: Axis, along: Tensor, widths: Widths, group: int, reduce: str) -> Tensor:
-    """The part of a vector along the axis that belongs to one group; summed or or-ed over its segments."""
-    start, total = 0, None
-    for member in axis.groups:
-        part = along[start : start + widths[member]]
-        start += widths[member]
-        if member == group:
-            total = part.clone() if total is None else (total | part if reduce == "any" else total + part)
-    if total is None:
-        total = torch.zeros(widths[group], dtype=along.dtype)
-    return total

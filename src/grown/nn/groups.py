@@ -24,7 +24,8 @@ class Group:
     index: int
     name: str
     width: int  # in the template at 1x
-    quantum: int  # grown and cut in multiples of this (group norm)
+    quantum: int  # cut in multiples of this (group norm)
+    unit: int  # grown in multiples of this
     fixed: bool  # touches the network's input
     silent: bool  # a channel without kernels is zero wherever it is read
     mixed: bool  # a local response norm mixes neighbours, so that no channel can be cut
@@ -54,10 +55,9 @@ class Channels:
         return tuple(group.width for group in self.groups)
 
 
-def find_channels(graph: Graph) -> Channels:
-    """The channel groups of a graph."""
-    runs = _runs(graph)
-    return _Finder(graph, runs).channels()
+def find_channels(graph: Graph, multiple: int = 1) -> Channels:
+    """The channel groups of a graph; they grow in multiples of `multiple` channels."""
+    return _Finder(graph, _runs(graph), multiple).channels()
 
 
 def _produces(node: Node) -> bool:
@@ -112,8 +112,9 @@ def _boundaries(branch: list[Run]) -> list[int]:
 
 
 class _Finder:
-    def __init__(self, graph: Graph, runs: dict[str, list[Run]]) -> None:
+    def __init__(self, graph: Graph, runs: dict[str, list[Run]], multiple: int) -> None:
         self.graph = graph
+        self.multiple = multiple
         self.runs = runs
         self.parent: dict[Run, Run] = {}
 
@@ -174,6 +175,7 @@ class _Finder:
             name=producer if first == 0 else f"{producer}:{first}",
             width=last - first,
             quantum=quantum,
+            unit=math.lcm(quantum, self.multiple),
             fixed=any(run[0] == self.graph.nodes[0].name for run in members),
             silent=not any(node.op in NOISY_AT_ZERO for node in on_it),
             mixed=any(node.op == "lrn" for node in on_it),

@@ -94,7 +94,7 @@ class _MaskedKernels(Function):
             share = mask if trainable is None else mask * trainable
             grad_weight = grad * share.view(*share.shape, *([1] * (base.ndim - 2)))
         if ctx.needs_input_grad[2]:
-            grad_mask = (grad * base).flatten(2).sum(2)
+            grad_mask = (grad * base).sum(tuple(range(2, base.ndim)))
         return None, grad_weight, grad_mask, None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from grown.nn import axes, masks
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
+from grown.nn.gate_log import GateLog
 from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Axis, Channels
 from grown.nn.initial import Initializer
@@ -22,7 +23,7 @@ from grown.nn.plain import make_norm, make_plain
 class GrowingNetwork(nn.Module):
     """One task's network at physical width.
 
-    `gates` holds, for each group that may grow, one score per candidate (a quantum of channels behind the `settled`
+    `gates` holds, for each group that may grow, one score per candidate (a unit of channels behind the `settled`
     ones). A closed channel is computed but read by nobody: its column is multiplied by zero wherever it is read.
     """
 
@@ -63,8 +64,7 @@ class GrowingNetwork(nn.Module):
             initializer.generator("head", 0),
         )
         self.gates = nn.ParameterDict()
-        self.flips: list[dict[int, Tensor]] = []  # one entry a training pass in which a gate was seen to change
-        self._seen: dict[int, Tensor] = {}
+        self.gate_log = GateLog(self)
         last_reader = {source: node.name for node in graph.nodes for source in node.inputs}
         self._plan = [
             (node, self._key[node.name], node.inputs, [s for s in set(node.inputs) if last_reader[s] == node.name])
@@ -128,10 +128,10 @@ class GrowingNetwork(nn.Module):
                 hard = masks.gumbel_mask(scores, self.settings.noise, self.training)
             else:
                 hard = masks.hard_mask(scores)
-            hard = hard.repeat_interleave(self.channels.groups[group].quantum)
+            hard = hard.repeat_interleave(self.channels.groups[group].unit)
             opening[group] = torch.cat([hard.new_ones(self.settled[group]), hard])
         if self.training and opening:
-            self.note_flips()
+            self.gate_log.note()
         return opening
 
     def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor | None:
@@ -141,31 +141,6 @@ class GrowingNetwork(nn.Module):
         return torch.cat(
             [opening[group] if group in opening else some.new_ones(self.widths[group]) for group in axis.groups]
         )
-
-    @torch.no_grad()
-    def note_flips(self) -> None:
-        """Keep the gates' states without asking the device; they are compared when the flips are read."""
-        self.flips.append({int(name): scores > 0 for name, scores in self.gates.items()})
-
-    def take_flips(self) -> list[dict[str, Any]]:
-        """Every opening and closing since the last call: pass, group, candidates opened, candidates closed."""
-        events = []
-        for number, states in enumerate(self.flips):
-            for group, state in states.items():
-                before = self._seen.get(group)
-                now = state.cpu()
-                if before is not None and before.shape == now.shape and not torch.equal(before, now):
-                    events.append(
-                        {
-                            "pass": number,
-                            "group": self.channels.groups[group].name,
-                            "opened": (now & ~before).nonzero().flatten().tolist(),
-                            "closed": (before & ~now).nonzero().flatten().tolist(),
-                        }
-                    )
-                self._seen[group] = now
-        self.flips.clear()
-        return events
 
     @torch.no_grad()
     def open_candidates(self) -> dict[int, Tensor]:
@@ -180,7 +155,7 @@ class GrowingNetwork(nn.Module):
             flags = torch.zeros(self.widths[group.index], dtype=torch.bool)
             if str(group.index) in self.gates:
                 shut = self.gates[str(group.index)].cpu() <= 0
-                flags[self.settled[group.index] :] = shut.repeat_interleave(group.quantum)
+                flags[self.settled[group.index] :] = shut.repeat_interleave(group.unit)
             closed.append(flags)
         return closed
 
@@ -204,14 +179,14 @@ class GrowingNetwork(nn.Module):
         columns = axes.prefix(axis, widths, old).to(device)
         self.head.widen(columns, self.channels.width(axis, widths), initializer.generator("head", round_))
         for group in self.channels.groups:
-            added = (widths[group.index] - old[group.index]) // group.quantum
+            added = (widths[group.index] - old[group.index]) // group.unit
             if added:
                 name = str(group.index)
                 present = self.gates[name] if name in self.gates else torch.empty(0, device=device)
                 fresh_gates = torch.full((added,), gate_start, device=device)
                 scores = torch.cat([present.detach(), fresh_gates])
                 self.gates[name] = nn.Parameter(scores)
-                self._seen[group.index] = (scores > 0).cpu()
+                self.gate_log.start(group.index, scores > 0)
         self.widths = widths
 
 

@@ -11,7 +11,7 @@ from grown.nn import axes
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.graph import Graph
-from grown.nn.groups import Channels, Group
+from grown.nn.groups import Channels
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ def find_structure(
     while True:
         active = {name: _used(banks[name], picked[name], kept) for name in picked}
         changed = False
+        all_fed, all_read = _traffic(graph, channels, banks, widths, active)
         for group in channels.groups:
             if group.fixed or group.mixed:
                 continue
-            fed, read = _traffic(graph, channels, banks, widths, active, group)
+            fed, read = all_fed[group.index], all_read[group.index]
             gone = ~kept[group.index]
             idle = _whole_quanta(gone | ~read, group.quantum)
             if group.silent:
@@ -77,24 +78,19 @@ def _used(bank: Bank, picked: Tensor, kept: list[Tensor]) -> Tensor:
 
 
 def _traffic(
-    graph: Graph,
-    channels: Channels,
-    banks: dict[str, Bank],
-    widths: Widths,
-    active: dict[str, Tensor],
-    group: Group,
-) -> tuple[Tensor, Tensor]:
-    """Which channels of a group are fed by some kernel, and which are read by one."""
+    graph: Graph, channels: Channels, banks: dict[str, Bank], widths: Widths, active: dict[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """For each group, which of its channels are fed by some kernel, and which are read by one."""
     head = channels.output[graph.head.inputs[0]]
-    width = widths[group.index]
-    fed = torch.zeros(width, dtype=torch.bool)
-    read = torch.full((width,), group.index in head.groups)
+    fed = [torch.zeros(width, dtype=torch.bool) for width in widths]
+    read = [torch.full((width,), group in head.groups) for group, width in enumerate(widths)]
     for name, used in active.items():
         bank = banks[name]
         if bank.columns is None:
             continue  # a depthwise layer passes its channels on, it neither makes nor ends them
-        fed |= axes.gather(bank.rows, used.any(1), widths, group.index, "any")
-        read |= axes.gather(bank.columns, used.any(0), widths, group.index, "any")
+        for axis, along, flags in ((bank.rows, used.any(1), fed), (bank.columns, used.any(0), read)):
+            for group, part in zip(axis.groups, torch.split(along, [widths[g] for g in axis.groups]), strict=True):
+                flags[group] |= part
     return fed, read
 
 

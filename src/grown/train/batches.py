@@ -1,4 +1,8 @@
-"""A part of a task on the device, shuffled and augmented there, whole batches at a time."""
+"""A part of a task on the device as uint8, shuffled and augmented there, whole batches at a time.
+
+What an epoch does to each image is drawn beforehand, on the CPU, from the seed and the epoch's number alone: the same
+on every device, and nothing to remember when a run is resumed. The device then only computes.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +15,134 @@ from torch import Tensor
 from grown import seeds
 from grown.config import Recipe
 from grown.data.task import Normalisation, Part
+from grown.train import policy
+
+Step = int | Tensor
 
 
 class Batches:
-    """Endless epochs over one part; the same seed and purpose give the same batches."""
+    """Epochs over one part; the same seed and purpose give the same batches."""
 
     def __init__(
         self, part: Part, normalise: Normalisation, recipe: Recipe, device: str, seed: int, *purpose: object
     ) -> None:
-        self.part = part.to(device)
-        self.normalise = normalise
         self.recipe = recipe
+        self.device = torch.device(device)
         self.size = min(recipe.batch, len(part))
         self.steps = max(1, len(part) // self.size)
-        self._draw = seeds.generator(seed, "batches", *purpose)
+        self.count = len(part)
+        self._seed = seeds.derive(seed, "batches", *purpose)
+        self._labels = part.labels.to(self.device)
+        self._is_image = part.images.ndim == 4
+        images = part.images.to(self.device)
+        if self._is_image:
+            pad = recipe.crop
+            images = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1).contiguous()  # (n, h, w, c)
+            self._height, self._width = part.images.shape[2:]
+            self._rows = torch.arange(self._height, device=self.device)
+            self._columns = torch.arange(self._width, device=self.device)
+        self._images = images
+        self._mean = torch.tensor(normalise.mean, device=self.device)
+        self._deviation = torch.tensor(normalise.deviation, device=self.device)
+        self._normalise = normalise
+        self._plan: dict[str, Tensor] = {}  # on the device; overwritten in place, so that a captured step sees it
 
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass over the part in a new order; what does not fill a batch waits for a later epoch."""
-        order = torch.randperm(len(self.part), generator=self._draw).to(self.part.labels.device)
-        for step in range(self.steps):
-            which = order[step * self.size : (step + 1) * self.size]
-            images = self._augment(self.part.images[which])
-            yield self.normalise(images), self.part.labels[which]
+    # --- the plan of an epoch --------------------------------------------------------------------------------------
 
-    def _augment(self, images: Tensor) -> Tensor:
-        if images.ndim != 4:
-            return images
-        if self.recipe.crop:
-            images = self._crop(images, self.recipe.crop)
-        if self.recipe.flip:
-            turned = (torch.rand(len(images), generator=self._draw) < 0.5).to(images.device)
-            images = torch.where(turned.view(-1, 1, 1, 1), images.flip(3), images)
-        return images
+    def begin(self, epoch: int) -> None:
+        """Draw what this epoch does; epochs count from 1."""
+        for name, values in self._draw(epoch).items():
+            if name in self._plan:
+                self._plan[name].copy_(values, non_blocking=True)
+            else:
+                self._plan[name] = values.to(self.device)
 
-    def _crop(self, images: Tensor, pad: int) -> Tensor:
-        count, _, height, width = images.shape
-        padded = F.pad(images, (pad, pad, pad, pad))
-        shift = torch.randint(0, 2 * pad + 1, (2, count), generator=self._draw).to(images.device)
-        rows = shift[0][:, None] + torch.arange(height, device=images.device)  # (n, h)
-        columns = shift[1][:, None] + torch.arange(width, device=images.device)  # (n, w)
-        every = torch.arange(count, device=images.device)
-        # Advanced indices around a slice put the channel axis last.
-        return padded[every[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    def _draw(self, epoch: int) -> dict[str, Tensor]:
+        draw = seeds.generator(self._seed, epoch)
+        recipe, shape = self.recipe, (self.steps, self.size)
+        order = torch.randperm(self.count, generator=draw)[: self.steps * self.size]
+        plan = {"order": order.view(shape)}
+        if not self._is_image:
+            return plan
+        if recipe.crop:
+            plan["shift"] = torch.randint(0, 2 * recipe.crop + 1, (*shape, 2), generator=draw)
+        if recipe.flip:
+            plan["flip"] = torch.rand(shape, generator=draw) < 0.5
+        if recipe.cutout:
+            size = torch.tensor([self._height, self._width])
+            plan["hole"] = (torch.rand((*shape, 2), generator=draw) * size).long()
+        if recipe.policy == "trivial":
+            plan["operation"], plan["strength"] = policy.draw(shape, draw)
+        if recipe.cutmix:
+            plan |= self._draw_mixing(draw, mixing=epoch <= recipe.epochs * 0.9)
+        return plan
+
+    def _draw_mixing(self, draw: torch.Generator, mixing: bool) -> dict[str, Tensor]:
+        """A box per batch that is filled from other images of the batch; no box in the last tenth of the epochs."""
+        steps = self.steps
+        share = torch.rand(steps, generator=draw).sqrt()  # the box's side, as a share of the image's
+        used = (torch.rand(steps, generator=draw) < self.recipe.cutmix) & mixing
+        size = torch.tensor([self._height, self._width])
+        half = (share[:, None] * size / 2).long() * used[:, None]
+        centre = (torch.rand((steps, 2), generator=draw) * size).long()
+        low, high = (centre - half).clamp_min(0), torch.minimum(centre + half, size)
+        partner = torch.stack([torch.randperm(self.size, generator=draw) for _ in range(steps)])
+        area = (high - low).prod(1) / (self._height * self._width)
+        return {"low": low, "high": high, "partner": partner, "mixed": area}
+
+    # --- a batch -----------------------------------------------------------------------------------------------------
+
+    def at(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The batch of one step of the epoch that was begun: inputs, labels, and for mixed ones other labels, share.
+
+        `step` may be a tensor on the device, so that a captured step can count for itself.
+        """
+        plan = {name: _row(values, step) for name, values in self._plan.items()}
+        which = plan["order"]
+        labels = self._labels[which]
+        if not self._is_image:
+            return (self._images[which].float() - self._mean) / self._deviation, labels, None, None
+        images = self._windows(which, plan)
+        if "operation" in plan:
+            images = policy.apply(images, plan["operation"], plan["strength"])
+        x = (images.float() - self._mean) / self._deviation  # (n, h, w, c)
+        if "hole" in plan:
+            x = x * self._outside(plan["hole"])
+        others = share = None
+        if "partner" in plan:
+            inside = self._inside(plan["low"], plan["high"])
+            x = torch.where(inside, x[plan["partner"]], x)
+            others, share = labels[plan["partner"]], plan["mixed"]
+        x = x.permute(0, 3, 1, 2)  # channels first in shape, last in memory
+        return (x if self.device.type == "cuda" else x.contiguous()), labels, others, share
+
+    def _windows(self, which: Tensor, plan: dict[str, Tensor]) -> Tensor:
+        """Cropped and flipped images (n, h, w, c), fetched in one go."""
+        rows, columns = self._rows[None, :], self._columns[None, :]
+        if "flip" in plan:
+            columns = torch.where(plan["flip"][:, None], self._width - 1 - columns, columns)
+        if "shift" in plan:
+            rows, columns = rows + plan["shift"][:, :1], columns + plan["shift"][:, 1:]
+        return self._images[which[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+    def _outside(self, hole: Tensor) -> Tensor:
+        half = self.recipe.cutout / 2
+        near_row = (self._rows[None, :] - hole[:, :1] + 0.5).abs() < half
+        near_column = (self._columns[None, :] - hole[:, 1:] + 0.5).abs() < half
+        return ~(near_row[:, :, None] & near_column[:, None, :])[..., None]
+
+    def _inside(self, low: Tensor, high: Tensor) -> Tensor:
+        rows = (self._rows >= low[0]) & (self._rows < high[0])
+        columns = (self._columns >= low[1]) & (self._columns < high[1])
+        return (rows[:, None] & columns[None, :])[None, :, :, None]
+
+    def inputs(self, epochs: int, start: int = 10**6) -> Iterator[Tensor]:
+        """Augmented inputs alone, for the statistics of norms; epochs that no training uses, and nothing mixed."""
+        for epoch in range(start, start + epochs):
+            self.begin(epoch)
+            for step in range(self.steps):
+                yield self.at(step)[0]
+
+
+def _row(values: Tensor, step: Step) -> Tensor:
+    return values.index_select(0, step.view(1)).squeeze(0) if isinstance(step, Tensor) else values[step]

@@ -1,8 +1,14 @@
-"""The one training loop: every method, every stage, every device."""
+"""The one training loop: every method, every stage, every device.
+
+On a GPU the step is captured once as a CUDA graph and replayed: it fetches its own batch, counts its own steps and
+reads its own learning rate from the device, so that the host only says "again". On the CPU the same step runs as it
+is: `PlainSteps` is also the reference that the captured one is tested against.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +21,8 @@ from grown import seeds
 from grown.config import Recipe
 from grown.train.batches import Batches
 from grown.train.schedule import factor
+
+WARM_STEPS = 3  # steps that run as they are before one is captured
 
 
 @dataclass(frozen=True)
@@ -35,31 +43,153 @@ def fit(
     penalty: Callable[[], Tensor] | None = None,
     anneal: Callable[[float], None] | None = None,
     after_epoch: Callable[[Epoch], None] | None = None,
+    capture: bool = True,
 ) -> None:
     """Train the parameter groups (weights, norms, scores) for the recipe's epochs."""
-    optimizers = make_optimizers(groups, recipe)
-    steps = recipe.epochs * batches.steps
-    step = 0
-    with torch.random.fork_rng(devices=_cuda_devices(network)):
-        torch.manual_seed(seeds.derive(seed, "dropout"))
+    on_gpu = batches.device.type == "cuda"
+    kind: type[CapturedSteps | PlainSteps] = CapturedSteps if on_gpu and capture and anneal is None else PlainSteps
+    with _random_numbers(batches.device, seed), _autotuned(on_gpu):
+        steps = kind(network, groups, batches, recipe, penalty)
         for number in range(1, recipe.epochs + 1):
             network.train()
-            total = torch.zeros((), device=batches.part.labels.device)
-            for x, y in batches.epoch():
-                set_rates(optimizers, factor(recipe, step, steps))
-                if anneal is not None:
-                    anneal(step / steps)
-                loss = F.cross_entropy(network(x), y, label_smoothing=recipe.smoothing)
-                total += loss.detach()
-                if penalty is not None:
-                    loss = loss + penalty()
-                loss.backward()  # type: ignore[no-untyped-call]
-                for optimizer in optimizers:
-                    optimizer.step()
-                    optimizer.zero_grad(set_to_none=True)
-                step += 1
+            if anneal is not None:
+                anneal((number - 1) / recipe.epochs)
+            loss = steps.epoch(number)
             if after_epoch is not None:
-                after_epoch(Epoch(number, recipe.epochs, float(total) / batches.steps))
+                after_epoch(Epoch(number, recipe.epochs, loss))
+        steps.finish()
+
+
+def loss_of(
+    network: nn.Module,
+    batch: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    recipe: Recipe,
+    penalty: Callable[[], Tensor] | None,
+) -> tuple[Tensor, Tensor]:
+    """The loss to descend, and the part of it that is cross-entropy."""
+    x, labels, others, share = batch
+    half = x.device.type == "cuda" and recipe.precision == "auto"
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext():
+        logits = network(x).float()
+    loss = F.cross_entropy(logits, labels, label_smoothing=recipe.smoothing)
+    if others is not None and share is not None:
+        mixed = F.cross_entropy(logits, others, label_smoothing=recipe.smoothing)
+        loss = loss + share * (mixed - loss)
+    return (loss if penalty is None else loss + penalty()), loss.detach()
+
+
+class PlainSteps:
+    """Steps as they are."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        groups: list[dict[str, Any]],
+        batches: Batches,
+        recipe: Recipe,
+        penalty: Callable[[], Tensor] | None,
+    ) -> None:
+        self.network, self.batches, self.recipe, self.penalty = network, batches, recipe, penalty
+        self.optimizers = make_optimizers(groups, recipe)
+        self.total = recipe.epochs * batches.steps
+
+    def epoch(self, number: int) -> float:
+        """One epoch; returns its mean loss."""
+        self.batches.begin(number)
+        total = torch.zeros((), device=self.batches.device)
+        for step in range(self.batches.steps):
+            set_rates(self.optimizers, factor(self.recipe, (number - 1) * self.batches.steps + step, self.total))
+            loss, entropy = loss_of(self.network, self.batches.at(step), self.recipe, self.penalty)
+            loss.backward()  # type: ignore[no-untyped-call]
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            total += entropy
+        return float(total) / self.batches.steps
+
+    def finish(self) -> None:
+        """Nothing is held."""
+
+
+class CapturedSteps:
+    """Steps as replays of one CUDA graph; the device is not waited for inside an epoch."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        groups: list[dict[str, Any]],
+        batches: Batches,
+        recipe: Recipe,
+        penalty: Callable[[], Tensor] | None,
+    ) -> None:
+        device = batches.device
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network, self.batches, self.recipe, self.penalty = network, batches, recipe, penalty
+        self.optimizers = make_optimizers(groups, recipe)
+        self._rates = _rates_on_device(self.optimizers, device)
+        steps = recipe.epochs * batches.steps
+        self._factors = torch.tensor([factor(recipe, step, steps) for step in range(steps)], device=device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)  # in the epoch
+        self._overall = torch.zeros(1, dtype=torch.int64, device=device)
+        self._total = torch.zeros((), device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm = 0
+        self._side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._gates = getattr(network, "gate_log", None)
+        if self._gates is not None:
+            self._gates.begin(batches.steps)
+
+    def _once(self) -> None:
+        share = self._factors.index_select(0, self._overall)
+        for rate, full in self._rates:
+            rate.copy_((full * share).squeeze(0))
+        loss, entropy = loss_of(self.network, self.batches.at(self._step), self.recipe, self.penalty)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self._total += entropy
+        if self._gates is not None:
+            self._gates.write(self._step)
+        self._step += 1
+        self._overall += 1
+
+    def epoch(self, number: int) -> float:
+        """One epoch; returns its mean loss."""
+        self.batches.begin(number)
+        self._step.zero_()
+        self._total.zero_()
+        for _ in range(self.batches.steps):
+            if self._graph is not None:
+                self._graph.replay()
+            elif self._warm < WARM_STEPS:
+                self._run_aside()
+            else:
+                self._capture()
+                self._graph.replay()  # type: ignore[attr-defined]
+        if self._gates is not None:
+            self._gates.end()
+        return float(self._total) / self.batches.steps
+
+    def finish(self) -> None:
+        """Let the graph and its memory go."""
+        self._graph = None
+        if self._gates is not None:
+            self._gates.release()
+
+    def _run_aside(self) -> None:
+        """A real step on another stream, as CUDA wants it before a capture: it also picks the fastest kernels."""
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            self._once()
+        torch.cuda.current_stream().wait_stream(self._side)
+        self._warm += 1
+
+    def _capture(self) -> None:
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._once()
 
 
 def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimizer]:
@@ -70,14 +200,16 @@ def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimi
         for group in groups
         if group["name"] != "scores"
     ]
+    capturable = any(parameter.is_cuda for group in groups for parameter in group["params"])
     optimizers: list[Optimizer] = []
     if recipe.optimizer == "sgd":
         nesterov = recipe.momentum > 0
         optimizers.append(SGD(plain, lr=recipe.rate, momentum=recipe.momentum, nesterov=nesterov, fused=True))
     else:
-        optimizers.append(Adam(plain, lr=recipe.rate, fused=True))
-    if scores := [parameter for group in groups if group["name"] == "scores" for parameter in group["params"]]:
-        optimizers.append(Adam(scores, lr=recipe.score_rate, fused=True))
+        optimizers.append(Adam(plain, lr=recipe.rate, fused=True, capturable=capturable))
+    scores = [parameter for group in groups if group["name"] == "scores" for parameter in group["params"]]
+    if scores:
+        optimizers.append(Adam(scores, lr=recipe.score_rate, fused=True, capturable=capturable))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["full_rate"] = group["lr"]
@@ -91,6 +223,26 @@ def set_rates(optimizers: list[Optimizer], share: float) -> None:
             group["lr"] = group["full_rate"] * share
 
 
-def _cuda_devices(network: nn.Module) -> list[int]:
-    devices = {parameter.device for parameter in network.parameters()}
-    return [device.index or 0 for device in devices if device.type == "cuda"]
+def _rates_on_device(optimizers: list[Optimizer], device: torch.device) -> list[tuple[Tensor, float]]:
+    """Put each optimizer's rate on the device, where a captured step can change it."""
+    rates = []
+    for optimizer in optimizers:
+        full = float(optimizer.param_groups[0]["full_rate"])
+        rate = torch.tensor(full, device=device)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        rates.append((rate, full))
+    return rates
+
+
+@contextmanager
+def _random_numbers(device: torch.device, seed: int) -> Iterator[None]:
+    """Dropout and mask noise draw from the seed; the process's own random state is left as it was."""
+    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
+        torch.manual_seed(seeds.derive(seed, "dropout"))
+        yield
+
+
+def _autotuned(on_gpu: bool) -> Any:
+    """Let cuDNN time its kernels for these shapes."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=True) if on_gpu else nullcontext()

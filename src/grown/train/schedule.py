@@ -12,6 +12,8 @@ def factor(recipe: Recipe, step: int, steps: int) -> float:
     if recipe.schedule == "constant":
         return 1.0
     position = (step + 0.5) / steps
+    if recipe.schedule == "steps":
+        return 1.0 if position < 0.5 else 0.1 if position < 0.8 else 0.01
     if recipe.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * position))
     if position < recipe.warmup:

@@ -71,8 +71,11 @@ def _train(stage: Stage) -> Settled:
     learner.emit("stage", task=stage.task.name, stage=stage.name, round=stage.rounds, epochs=config.recipe.epochs)
 
     def after_epoch(epoch: Epoch) -> None:
-        score = evaluate(stage.network, stage.held_out, stage.normalise, config.device)
         _log_flips(stage, epoch.number)
+        details: dict[str, float] = {"size_x": stage.size_x}
+        if epoch.number % config.recipe.watch == 0 or epoch.number == epoch.epochs:
+            score = evaluate(stage.network, stage.held_out, stage.normalise, config.device)
+            details |= {"val": score.accuracy, "val_loss": score.loss}
         learner.emit(
             "epoch",
             task=stage.task.name,
@@ -81,9 +84,7 @@ def _train(stage: Stage) -> Settled:
             epoch=epoch.number,
             epochs=epoch.epochs,
             loss=epoch.loss,
-            val=score.accuracy,
-            val_loss=score.loss,
-            size_x=stage.size_x,
+            **details,
         )
 
     fit(
@@ -93,10 +94,10 @@ def _train(stage: Stage) -> Settled:
         config.recipe,
         seed=seeds.derive(config.seed, *purpose),
         penalty=stage.penalty if stage.has_penalty else None,
-        anneal=stage.anneal,
+        anneal=stage.anneal if config.mask == "gumbel" else None,
         after_epoch=after_epoch,
     )
-    settled = stage.settle(x for _ in range(2) for x, _ in batches.epoch())
+    settled = stage.settle(batches.inputs(epochs=2))
     _log_flips(stage, config.recipe.epochs)  # what the cap closed
     seconds = time.perf_counter() - began
     stage.reports.append(StageReport(stage.name, config.recipe.epochs, settled.val.accuracy, seconds))
@@ -106,7 +107,7 @@ def _train(stage: Stage) -> Settled:
 
 def _log_flips(stage: Stage, epoch: int) -> None:
     """Every opening and closing of a candidate channel."""
-    for flip in stage.network.take_flips():
+    for flip in stage.network.gate_log.take():
         stage.learner.emit("gates", task=stage.task.name, stage=stage.name, epoch=epoch, **flip)
 
 

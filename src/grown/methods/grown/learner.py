@@ -75,7 +75,7 @@ class Learner:
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         self.graph, self.gains = graph, gains
-        self.channels = find_channels(graph)
+        self.channels = find_channels(graph, self.config.width_multiple)
         self.banks = make_banks(graph.banked(), self.channels)
         self.widths = no_widths(self.channels)
         full = budget.parameters(self.banks, self.channels.template_widths())

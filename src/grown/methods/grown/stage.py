@@ -297,8 +297,13 @@ class Stage:
         learner, structure = self.learner, final.structure
         # Earlier channels all stay in the banks; of the new ones only those that this task keeps.
         stay = [flags.clone() for flags in structure.kept]
-        for flags, width in zip(stay, self._before, strict=True):
+        for group, flags, width in zip(learner.channels.groups, stay, self._before, strict=True):
             flags[:width] = True
+            if (
+                not group.fixed
+            ):  # whole units stay, so that widths remain multiples of them; a free kernel costs nothing
+                units = flags[width:].view(-1, group.unit).any(1)
+                flags[width:] = units.repeat_interleave(group.unit)
         widths = tuple(int(flags.sum()) for flags in stay)
         positions = [flags.nonzero().flatten() for flags in stay]
         new_kernels = {"released": 0, "grown": 0}

@@ -1,0 +1,113 @@
+"""What is done to images on the device, and what of it the labels learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grown.config import Recipe
+from grown.data.task import Normalisation, Part
+from grown.train import policy
+from grown.train.batches import Batches
+
+PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+def part(count: int = 32, size: int = 12) -> Part:
+    draw = torch.Generator().manual_seed(0)
+    return Part(
+        torch.randint(1, 256, (count, 3, size, size), generator=draw, dtype=torch.uint8), torch.arange(count) % 5
+    )
+
+
+def test_cutout_blanks_one_square() -> None:
+    batches = Batches(part(), PLAIN, Recipe(batch=32, cutout=4), "cpu", 0)
+    batches.begin(1)
+    x = batches.at(0)[0]
+    blank = (x == 0).all(1)
+    counts = blank.flatten(1).sum(1)
+    assert int(counts.max()) == 16
+    assert int(counts.min()) >= 4  # at a corner
+    for image in blank:
+        rows, columns = image.any(1).nonzero().flatten(), image.any(0).nonzero().flatten()
+        assert bool(image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all())
+
+
+def test_cutmix_fills_a_box_from_others_and_says_how_much() -> None:
+    source = part()
+    batches = Batches(source, PLAIN, Recipe(batch=32, cutmix=1.0, epochs=10), "cpu", 0)
+    whole = Batches(source, PLAIN, Recipe(batch=32, epochs=10), "cpu", 0)
+    seen = 0
+    for epoch in range(1, 9):
+        batches.begin(epoch)
+        whole.begin(epoch)
+        x, labels, others, share = batches.at(0)
+        y, same, none, _ = whole.at(0)
+        assert none is None
+        assert torch.equal(labels, same)
+        changed = (x != y).any(1).float().mean()
+        assert others is not None
+        assert share is not None
+        assert float(changed) <= float(share) + 1e-6
+        if float(share) > 0.1:
+            seen += 1
+            assert float(changed) > 0.5 * float(share)
+    assert seen > 3
+    batches.begin(10)
+    assert float(batches.at(0)[3]) == 0.0  # type: ignore[arg-type]
+
+
+def test_a_step_may_count_on_the_device() -> None:
+    recipe = Recipe(batch=8, crop=2, flip=True, cutout=4, policy="trivial", cutmix=0.5)
+    batches = Batches(part(), PLAIN, recipe, "cpu", 0)
+    batches.begin(3)
+    for step in range(batches.steps):
+        by_number, by_tensor = batches.at(step), batches.at(torch.tensor([step]))
+        for one, other in zip(by_number, by_tensor, strict=True):
+            assert torch.equal(one, other)  # type: ignore[arg-type]
+
+
+def test_an_epoch_depends_on_its_number_alone() -> None:
+    recipe = Recipe(batch=8, crop=2, flip=True)
+    one, other = (Batches(part(), PLAIN, recipe, "cpu", 0, "t") for _ in range(2))
+    one.begin(1)
+    one.begin(2)
+    other.begin(2)
+    assert torch.equal(one.at(0)[0], other.at(0)[0])
+    one.begin(3)
+    assert not torch.equal(one.at(0)[0], other.at(0)[0])
+
+
+@pytest.mark.parametrize("name", policy.OPERATIONS)
+def test_each_operation_of_the_policy_does_what_it_says(name: str) -> None:
+    images = part(8, 16).images.permute(0, 2, 3, 1)
+    which = torch.full((8,), policy.OPERATIONS.index(name))
+    still = policy.apply(images, which, torch.zeros(8))
+    moved = policy.apply(images, which, torch.full((8,), 0.6))
+    assert still.shape == images.shape
+    assert float(moved.min()) >= 0
+    assert float(moved.max()) <= 255
+    if name in ("identity", "brightness", "colour", "contrast", "sharpness", "turn", "shear-x", "move-y"):
+        assert torch.allclose(still, images.float(), atol=1e-3)
+    if name == "identity":
+        assert torch.equal(moved, images.float())
+    else:
+        assert not torch.allclose(moved, images.float())
+    if name == "move-x":
+        shift = int(0.6 * 16 * 0.99 + 0.5)
+        assert torch.equal(moved[:, :, : 16 - shift], images[:, :, shift:].float())
+    if name == "brightness":
+        assert torch.allclose(moved, (images * 1.594).clamp(0, 255), atol=1e-2)
+    if name == "posterise":
+        assert bool((moved % 16 == 0).all())
+
+
+def test_features_are_only_normalised() -> None:
+    features = Part(torch.randn(20, 4), torch.arange(20) % 2)
+    batches = Batches(features, Normalisation((1.0,) * 4, (2.0,) * 4), Recipe(batch=5, crop=2, flip=True), "cpu", 0)
+    batches.begin(1)
+    x, labels, _, _ = batches.at(0)
+    assert x.shape == (5, 4)
+    found = [(features.images - 1) / 2 == row for row in x]
+    assert all(bool(match.all(1).any()) for match in found)
+    assert len(labels) == 5
