@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
 
-settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
-settings.load_profile("default")
+try:
+    from hypothesis import settings
+except ImportError:  # a machine with a GPU may have no more than PyTorch and pytest
+    pass
+else:
+    settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
+    settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +27,12 @@ def one_thread() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out (rather than skip them) unless they were asked for."""
-    if "slow" in (config.option.markexpr or ""):
-        return
-    config.hook.pytest_deselected(items=[item for item in items if "slow" in item.keywords])
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    """Leave slow tests out (rather than skip them) unless asked for; and those for a GPU where there is none."""
+    out = set() if "slow" in (config.option.markexpr or "") else {"slow"}
+    out |= set() if torch.cuda.is_available() else {"gpu"}
+    left = [item for item in items if out & set(item.keywords)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
 
 
 SKIPS: list[str] = []

@@ -23,7 +23,7 @@ def part(count: int = 32, size: int = 12) -> Part:
 def test_cutout_blanks_one_square() -> None:
     batches = Batches(part(), PLAIN, Recipe(batch=32, cutout=4), "cpu", 0)
     batches.begin(1)
-    x = batches.at(0)[0]
+    x = batches.at(0).x
     blank = (x == 0).all(1)
     counts = blank.flatten(1).sum(1)
     assert int(counts.max()) == 16
@@ -41,12 +41,12 @@ def test_cutmix_fills_a_box_from_others_and_says_how_much() -> None:
     for epoch in range(1, 9):
         batches.begin(epoch)
         whole.begin(epoch)
-        x, labels, others, share = batches.at(0)
-        y, same, none, _ = whole.at(0)
-        assert none is None
-        assert torch.equal(labels, same)
-        changed = (x != y).any(1).float().mean()
-        assert others is not None
+        mixed, plain = batches.at(0), whole.at(0)
+        assert plain.others is None
+        assert torch.equal(mixed.labels, plain.labels)
+        changed = (mixed.x != plain.x).any(1).float().mean()
+        assert mixed.others is not None
+        share = mixed.share
         assert share is not None
         assert float(changed) <= float(share) + 1e-6
         if float(share) > 0.1:
@@ -54,17 +54,19 @@ def test_cutmix_fills_a_box_from_others_and_says_how_much() -> None:
             assert float(changed) > 0.5 * float(share)
     assert seen > 3
     batches.begin(10)
-    assert float(batches.at(0)[3]) == 0.0  # type: ignore[arg-type]
+    assert float(batches.at(0).share) == 0.0  # type: ignore[arg-type]
 
 
-def test_a_step_may_count_on_the_device() -> None:
-    recipe = Recipe(batch=8, crop=2, flip=True, cutout=4, policy="trivial", cutmix=0.5)
+def test_a_whole_epoch_at_once_is_its_batches() -> None:
+    recipe = Recipe(batch=8, crop=2, flip=True, cutout=4, policy="trivial", cutmix=0.8, epochs=10)
     batches = Batches(part(), PLAIN, recipe, "cpu", 0)
     batches.begin(3)
-    for step in range(batches.steps):
-        by_number, by_tensor = batches.at(step), batches.at(torch.tensor([step]))
-        for one, other in zip(by_number, by_tensor, strict=True):
-            assert torch.equal(one, other)  # type: ignore[arg-type]
+    whole = batches.whole()
+    single = [batches.at(step) for step in range(batches.steps)]
+    assert torch.equal(whole.x, torch.cat([batch.x for batch in single]))
+    assert torch.equal(whole.labels, torch.cat([batch.labels for batch in single]))
+    assert torch.equal(whole.others, torch.cat([batch.others for batch in single]))  # type: ignore[arg-type, misc]
+    assert torch.equal(whole.share, torch.stack([batch.share for batch in single]))  # type: ignore[arg-type, misc]
 
 
 def test_an_epoch_depends_on_its_number_alone() -> None:
@@ -73,9 +75,9 @@ def test_an_epoch_depends_on_its_number_alone() -> None:
     one.begin(1)
     one.begin(2)
     other.begin(2)
-    assert torch.equal(one.at(0)[0], other.at(0)[0])
+    assert torch.equal(one.at(0).x, other.at(0).x)
     one.begin(3)
-    assert not torch.equal(one.at(0)[0], other.at(0)[0])
+    assert not torch.equal(one.at(0).x, other.at(0).x)
 
 
 @pytest.mark.parametrize("name", policy.OPERATIONS)
@@ -106,7 +108,7 @@ def test_features_are_only_normalised() -> None:
     features = Part(torch.randn(20, 4), torch.arange(20) % 2)
     batches = Batches(features, Normalisation((1.0,) * 4, (2.0,) * 4), Recipe(batch=5, crop=2, flip=True), "cpu", 0)
     batches.begin(1)
-    x, labels, _, _ = batches.at(0)
+    x, labels = batches.at(0).x, batches.at(0).labels
     assert x.shape == (5, 4)
     found = [(features.images - 1) / 2 == row for row in x]
     assert all(bool(match.all(1).any()) for match in found)

@@ -89,7 +89,7 @@ def test_batches_cover_the_part_and_repeat_by_seed() -> None:
     def epoch(seed: int) -> list[int]:
         batches = Batches(part, normal, Recipe(batch=16), "cpu", seed, "t")
         batches.begin(1)
-        return [int(label) for step in range(batches.steps) for label in batches.at(step)[1]]
+        return [int(label) for step in range(batches.steps) for label in batches.at(step).labels]
 
     assert sorted(epoch(0)) == list(range(64))
     assert epoch(0) == epoch(0)
@@ -104,8 +104,8 @@ def test_crops_are_windows_of_the_padded_image_and_flips_are_flips() -> None:
     seen = set()
     batches.begin(1)
     for step in range(batches.steps):
-        x, labels, _, _ = batches.at(step)
-        for image, label in zip(x, labels, strict=True):
+        batch = batches.at(step)
+        for image, label in zip(batch.x, batch.labels, strict=True):
             padded = nn.functional.pad(images[label], (1, 1, 1, 1))
             windows = {
                 (i, j, flip): plain(w.unsqueeze(0))[0]

@@ -36,6 +36,11 @@ class Bank:
         return self._weight.clone()
 
     @property
+    def kernels(self) -> Tensor:
+        """All kernels, to be read from and never written to."""
+        return self._weight
+
+    @property
     def owner(self) -> Tensor:
         """A copy of the owners."""
         return self._owner.clone()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grown.nn import masks
+from grown.nn import accelerate, masks
 from grown.nn.graph import Node
 
 
@@ -38,6 +38,7 @@ class MaskedLayer(nn.Module):
     learned: Tensor
     constant: Tensor
     share: Tensor
+    codes: Tensor  # 0: never used, 1: always, 2: its score decides
 
     def __init__(
         self, node: Node, kernels: Tensor, is_frozen: Tensor, trainable: Tensor, settings: MaskSettings
@@ -60,7 +61,9 @@ class MaskedLayer(nn.Module):
         self.weight = nn.Parameter(kernels * trainable.view(shape)) if any_trainable else None
         learned = (is_frozen & self.settings.select) | (trainable & self.settings.sparse)
         self.register_buffer("learned", learned)
-        self.register_buffer("constant", ((is_frozen | trainable) & ~learned).to(kernels.dtype))
+        usable = is_frozen | trainable
+        self.register_buffer("constant", (usable & ~learned).to(kernels.dtype))
+        self.register_buffer("codes", usable.to(torch.uint8) + (usable & learned).to(torch.uint8))
         self.all_learned = bool(learned.all())
         self.all_trainable = bool(trainable.all())
         self.scores = nn.Parameter(scores) if bool(learned.any()) else None
@@ -103,9 +106,24 @@ class MaskedLayer(nn.Module):
         """The masked kernels; `gate` closes input channels."""
         if self.scores is None and gate is None and self.all_trainable:
             return cast(Tensor, self.weight)
+        if kernels := self._fusable():
+            half = torch.is_autocast_enabled("cuda")
+            dtype = torch.get_autocast_dtype("cuda") if half else torch.float32
+            fast: Tensor = kernels.fused_kernels(
+                self.frozen, self.weight, self.scores, self.codes, self.share, gate, dtype
+            )
+            return fast
         mask = self.mask() if gate is None else self.mask() * gate
         share = None if self.all_trainable else self.share
         return masks.masked_kernels(self.frozen, self.weight, mask, share)
+
+    def _fusable(self) -> Any:
+        """The fused kernels, where they compute the same as the reference: hard masks, kernels laid channels-last."""
+        some = self.frozen if self.frozen is not None else self.weight
+        if some is None or not some.is_cuda or self.settings.kind != "hard" or self.settings.soft:
+            return None
+        in_order = some.is_contiguous(memory_format=torch.channels_last) if some.ndim == 4 else some.shape[2] == 1
+        return accelerate.fused() if in_order else None
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         weight = self.effective(gate)

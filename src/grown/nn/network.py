@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from grown.nn import axes, masks
+from grown.nn import accelerate, axes, masks
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.gate_log import GateLog
@@ -65,6 +65,7 @@ class GrowingNetwork(nn.Module):
         )
         self.gates = nn.ParameterDict()
         self.gate_log = GateLog(self)
+        self._norm_relu = _pairs(graph)
         last_reader = {source: node.name for node in graph.nodes for source in node.inputs}
         self._plan = [
             (node, self._key[node.name], node.inputs, [s for s in set(node.inputs) if last_reader[s] == node.name])
@@ -96,6 +97,7 @@ class GrowingNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         opening = self._opening()
         values = {self.graph.nodes[0].name: x}
+        done: set[str] = set()  # ReLUs that ran together with their norm
         for node, key, inputs, finished in self._plan:
             if node.op in BANKED:
                 gate = None if node.attrs.get("depthwise") else self._gate(self._reads(node), opening)
@@ -109,6 +111,11 @@ class GrowingNetwork(nn.Module):
                 values[node.name] = values[inputs[0]].mean((2, 3), keepdim=keep)
             elif node.op == "lrn" and (gate := self._gate(self.channels.output[node.name], opening)) is not None:
                 values[node.name] = gated_lrn(values[inputs[0]], gate, **node.attrs)  # type: ignore[arg-type]
+            elif node.name in self._norm_relu and (kernels := self._fusable(values[inputs[0]])):
+                values[node.name] = kernels.norm_relu(values[inputs[0]], self.layers[key])
+                done.add(self._norm_relu[node.name])
+            elif node.name in done:
+                values[node.name] = values[inputs[0]]
             else:
                 values[node.name] = self.layers[key](values[inputs[0]])
             for source in finished:
@@ -116,6 +123,9 @@ class GrowingNetwork(nn.Module):
         head = self.graph.head
         logits: Tensor = self.head(values[head.inputs[0]], self._gate(self._reads(head), opening))
         return logits
+
+    def _fusable(self, x: Tensor) -> Any:
+        return accelerate.fused() if self.training and x.is_cuda else None
 
     # --- gates on candidate channels -------------------------------------------------------------------------------
 
@@ -188,6 +198,17 @@ class GrowingNetwork(nn.Module):
                 self.gates[name] = nn.Parameter(scores)
                 self.gate_log.start(group.index, scores > 0)
         self.widths = widths
+
+
+def _pairs(graph: Graph) -> dict[str, str]:
+    """Batch norms that only a ReLU reads, and that ReLU."""
+    pairs = {}
+    for node in graph.norms():
+        readers = [reader for reader in graph.nodes if node.name in reader.inputs]
+        plain = node.op == "batch_norm" and node.attrs["dims"] == 2 and node.attrs["affine"]
+        if plain and node.attrs["momentum"] is not None and len(readers) == 1 and readers[0].op == "relu":
+            pairs[node.name] = readers[0].name
+    return pairs
 
 
 def _over(flags: Tensor, kernel: tuple[int, ...]) -> Tensor:

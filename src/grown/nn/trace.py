@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections import Counter
 from typing import Any, cast
@@ -231,7 +230,10 @@ def _drop_unused(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
 def _shapes(
     template: nn.Module, graph: fx.Graph, input_shape: tuple[int, ...]
 ) -> dict[fx.Node, tuple[int, ...] | None]:
-    """Every node's shape for a batch of two, by running the graph without memory or arithmetic."""
+    """Every node's shape for a batch of two, by running the graph once; the template is left as it was.
+
+    Two real images are cheaper than PyTorch's shape propagation, which imports its whole compiler.
+    """
     shapes: dict[fx.Node, tuple[int, ...] | None] = {}
 
     class Recorder(fx.Interpreter):
@@ -240,14 +242,20 @@ def _shapes(
             shapes[n] = tuple(result.shape) if isinstance(result, Tensor) else None
             return result
 
-    hollow = copy.deepcopy(template).to("meta").eval()
+    modes = {module: module.training for module in template.modules()}
+    example = next(template.parameters(), torch.empty(0))
     try:
-        Recorder(fx.GraphModule(hollow, graph)).run(torch.empty((2, *input_shape), device="meta"))
+        template.eval()
+        with torch.no_grad():
+            Recorder(fx.GraphModule(template, graph)).run(example.new_zeros((2, *input_shape)))
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise TemplateError(
             f"{_name(template)} does not take inputs of shape {list(input_shape)} (channels first): {reason}"
         ) from error
+    finally:
+        for module, training in modes.items():
+            module.training = training
     return shapes
 
 

@@ -7,6 +7,7 @@ on every device, and nothing to remember when a run is resumed. The device then 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,17 @@ from grown.config import Recipe
 from grown.data.task import Normalisation, Part
 from grown.train import policy
 
-Step = int | Tensor
+UNUSED = 10**6  # epochs from here on are not trained on
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and labels; where a box came from other images, their labels and the box's share of the picture."""
+
+    x: Tensor
+    labels: Tensor
+    others: Tensor | None = None
+    share: Tensor | None = None
 
 
 class Batches:
@@ -44,20 +55,14 @@ class Batches:
         self._images = images
         self._mean = torch.tensor(normalise.mean, device=self.device)
         self._deviation = torch.tensor(normalise.deviation, device=self.device)
-        self._normalise = normalise
-        self._plan: dict[str, Tensor] = {}  # on the device; overwritten in place, so that a captured step sees it
-
-    # --- the plan of an epoch --------------------------------------------------------------------------------------
+        self._plan: dict[str, Tensor] = {}
 
     def begin(self, epoch: int) -> None:
         """Draw what this epoch does; epochs count from 1."""
-        for name, values in self._draw(epoch).items():
-            if name in self._plan:
-                self._plan[name].copy_(values, non_blocking=True)
-            else:
-                self._plan[name] = values.to(self.device)
+        self._plan = {name: values.to(self.device, non_blocking=True) for name, values in self._draw(epoch).items()}
 
     def _draw(self, epoch: int) -> dict[str, Tensor]:
+        """For each step and image of the epoch: which it is, and what is done to it."""
         draw = seeds.generator(self._seed, epoch)
         recipe, shape = self.recipe, (self.steps, self.size)
         order = torch.randperm(self.count, generator=draw)[: self.steps * self.size]
@@ -88,20 +93,27 @@ class Batches:
         low, high = (centre - half).clamp_min(0), torch.minimum(centre + half, size)
         partner = torch.stack([torch.randperm(self.size, generator=draw) for _ in range(steps)])
         area = (high - low).prod(1) / (self._height * self._width)
-        return {"low": low, "high": high, "partner": partner, "mixed": area}
+        box = torch.cat([low, high], 1)[:, None].expand(steps, self.size, 4)
+        return {"box": box, "partner": partner, "mixed": area}
 
-    # --- a batch -----------------------------------------------------------------------------------------------------
+    def at(self, step: int) -> Batch:
+        """The batch of one step of the epoch that was begun."""
+        plan = {name: values[step] for name, values in self._plan.items()}
+        return self._compute(plan)
 
-    def at(self, step: Step) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """The batch of one step of the epoch that was begun: inputs, labels, and for mixed ones other labels, share.
+    def whole(self) -> Batch:
+        """All batches of the epoch that was begun, behind each other: a few large operations instead of many small."""
+        plan = {name: values.flatten(0, 1) if name != "mixed" else values for name, values in self._plan.items()}
+        if "partner" in plan:
+            first = torch.arange(self.steps, device=self.device)[:, None] * self.size
+            plan["partner"] = (self._plan["partner"] + first).flatten()
+        return self._compute(plan)
 
-        `step` may be a tensor on the device, so that a captured step can count for itself.
-        """
-        plan = {name: _row(values, step) for name, values in self._plan.items()}
+    def _compute(self, plan: dict[str, Tensor]) -> Batch:
         which = plan["order"]
         labels = self._labels[which]
         if not self._is_image:
-            return (self._images[which].float() - self._mean) / self._deviation, labels, None, None
+            return Batch((self._images[which].float() - self._mean) / self._deviation, labels)
         images = self._windows(which, plan)
         if "operation" in plan:
             images = policy.apply(images, plan["operation"], plan["strength"])
@@ -110,11 +122,10 @@ class Batches:
             x = x * self._outside(plan["hole"])
         others = share = None
         if "partner" in plan:
-            inside = self._inside(plan["low"], plan["high"])
-            x = torch.where(inside, x[plan["partner"]], x)
+            x = torch.where(self._inside(plan["box"]), x[plan["partner"]], x)
             others, share = labels[plan["partner"]], plan["mixed"]
         x = x.permute(0, 3, 1, 2)  # channels first in shape, last in memory
-        return (x if self.device.type == "cuda" else x.contiguous()), labels, others, share
+        return Batch(x if self.device.type == "cuda" else x.contiguous(), labels, others, share)
 
     def _windows(self, which: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """Cropped and flipped images (n, h, w, c), fetched in one go."""
@@ -131,18 +142,14 @@ class Batches:
         near_column = (self._columns[None, :] - hole[:, 1:] + 0.5).abs() < half
         return ~(near_row[:, :, None] & near_column[:, None, :])[..., None]
 
-    def _inside(self, low: Tensor, high: Tensor) -> Tensor:
-        rows = (self._rows >= low[0]) & (self._rows < high[0])
-        columns = (self._columns >= low[1]) & (self._columns < high[1])
-        return (rows[:, None] & columns[None, :])[None, :, :, None]
+    def _inside(self, box: Tensor) -> Tensor:
+        rows = (self._rows >= box[:, :1]) & (self._rows < box[:, 2:3])
+        columns = (self._columns >= box[:, 1:2]) & (self._columns < box[:, 3:])
+        return (rows[:, :, None] & columns[:, None, :])[..., None]
 
-    def inputs(self, epochs: int, start: int = 10**6) -> Iterator[Tensor]:
-        """Augmented inputs alone, for the statistics of norms; epochs that no training uses, and nothing mixed."""
-        for epoch in range(start, start + epochs):
+    def inputs(self, epochs: int) -> Iterator[Tensor]:
+        """Augmented inputs alone, for the statistics of norms; from epochs that no training has, and nothing mixed."""
+        for epoch in range(UNUSED, UNUSED + epochs):
             self.begin(epoch)
             for step in range(self.steps):
-                yield self.at(step)[0]
-
-
-def _row(values: Tensor, step: Step) -> Tensor:
-    return values.index_select(0, step.view(1)).squeeze(0) if isinstance(step, Tensor) else values[step]
+                yield self.at(step).x

@@ -19,7 +19,8 @@ from torch.optim import SGD, Adam, Optimizer
 
 from grown import seeds
 from grown.config import Recipe
-from grown.train.batches import Batches
+from grown.train.batches import Batch, Batches
+from grown.train.fuse import Fusion
 from grown.train.schedule import factor
 
 WARM_STEPS = 3  # steps that run as they are before one is captured
@@ -62,19 +63,18 @@ def fit(
 
 def loss_of(
     network: nn.Module,
-    batch: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    batch: Batch,
     recipe: Recipe,
     penalty: Callable[[], Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     """The loss to descend, and the part of it that is cross-entropy."""
-    x, labels, others, share = batch
-    half = x.device.type == "cuda" and recipe.precision == "auto"
+    half = batch.x.device.type == "cuda" and recipe.precision == "auto"
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext():
-        logits = network(x).float()
-    loss = F.cross_entropy(logits, labels, label_smoothing=recipe.smoothing)
-    if others is not None and share is not None:
-        mixed = F.cross_entropy(logits, others, label_smoothing=recipe.smoothing)
-        loss = loss + share * (mixed - loss)
+        logits = network(batch.x).float()
+    loss = F.cross_entropy(logits, batch.labels, label_smoothing=recipe.smoothing)
+    if batch.others is not None and batch.share is not None:
+        mixed = F.cross_entropy(logits, batch.others, label_smoothing=recipe.smoothing)
+        loss = loss + batch.share * (mixed - loss)
     return (loss if penalty is None else loss + penalty()), loss.detach()
 
 
@@ -112,7 +112,10 @@ class PlainSteps:
 
 
 class CapturedSteps:
-    """Steps as replays of one CUDA graph; the device is not waited for inside an epoch."""
+    """Steps as replays of one CUDA graph; the device is not waited for inside an epoch.
+
+    An epoch's images are augmented together before it begins, into memory that the graph reads from.
+    """
 
     def __init__(
         self,
@@ -126,12 +129,14 @@ class CapturedSteps:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network, self.batches, self.recipe, self.penalty = network, batches, recipe, penalty
         self.optimizers = make_optimizers(groups, recipe)
+        self._fusion = Fusion(network)
         self._rates = _rates_on_device(self.optimizers, device)
         steps = recipe.epochs * batches.steps
         self._factors = torch.tensor([factor(recipe, step, steps) for step in range(steps)], device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)  # in the epoch
         self._overall = torch.zeros(1, dtype=torch.int64, device=device)
         self._total = torch.zeros((), device=device)
+        self._epoch: dict[str, Tensor] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
         self._side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -139,11 +144,36 @@ class CapturedSteps:
         if self._gates is not None:
             self._gates.begin(batches.steps)
 
+    def _fetch(self, number: int) -> None:
+        """Augment a whole epoch into place: a row per step, images channels-last."""
+        self.batches.begin(number)
+        whole = self.batches.whole()
+        half = self.recipe.precision == "auto" and whole.x.ndim == 4
+        x = whole.x.permute(0, 2, 3, 1) if whole.x.ndim == 4 else whole.x
+        rows = {"x": x.to(torch.bfloat16) if half else x, "labels": whole.labels}
+        if whole.others is not None:
+            rows["others"] = whole.others
+        for name, values in rows.items():
+            self._place(name, values.reshape(self.batches.steps, self.batches.size, *values.shape[1:]))
+        if whole.share is not None:
+            self._place("share", whole.share)
+
+    def _place(self, name: str, values: Tensor) -> None:
+        if name in self._epoch:
+            self._epoch[name].copy_(values)
+        else:
+            self._epoch[name] = values.contiguous()
+
+    def _batch(self) -> Batch:
+        row = {name: values.index_select(0, self._step).squeeze(0) for name, values in self._epoch.items()}
+        x = row["x"].permute(0, 3, 1, 2) if row["x"].ndim == 4 else row["x"]
+        return Batch(x, row["labels"], row.get("others"), row.get("share"))
+
     def _once(self) -> None:
         share = self._factors.index_select(0, self._overall)
         for rate, full in self._rates:
             rate.copy_((full * share).squeeze(0))
-        loss, entropy = loss_of(self.network, self.batches.at(self._step), self.recipe, self.penalty)
+        loss, entropy = loss_of(self.network, self._batch(), self.recipe, self.penalty)
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers:
             optimizer.step()
@@ -156,7 +186,7 @@ class CapturedSteps:
 
     def epoch(self, number: int) -> float:
         """One epoch; returns its mean loss."""
-        self.batches.begin(number)
+        self._fetch(number)
         self._step.zero_()
         self._total.zero_()
         for _ in range(self.batches.steps):
@@ -165,15 +195,16 @@ class CapturedSteps:
             elif self._warm < WARM_STEPS:
                 self._run_aside()
             else:
-                self._capture()
-                self._graph.replay()  # type: ignore[attr-defined]
+                self._graph = self._capture()
+                self._graph.replay()
         if self._gates is not None:
             self._gates.end()
         return float(self._total) / self.batches.steps
 
     def finish(self) -> None:
-        """Let the graph and its memory go."""
+        """Let the graph and its memory go; the network is as it was, but trained."""
         self._graph = None
+        self._fusion.undo()
         if self._gates is not None:
             self._gates.release()
 
@@ -185,11 +216,12 @@ class CapturedSteps:
         torch.cuda.current_stream().wait_stream(self._side)
         self._warm += 1
 
-    def _capture(self) -> None:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             self._once()
+        return graph
 
 
 def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimizer]:
@@ -245,4 +277,6 @@ def _random_numbers(device: torch.device, seed: int) -> Iterator[None]:
 
 def _autotuned(on_gpu: bool) -> Any:
     """Let cuDNN time its kernels for these shapes."""
-    return torch.backends.cudnn.flags(enabled=True, benchmark=True) if on_gpu else nullcontext()
+    if not on_gpu:
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32)

@@ -51,17 +51,28 @@ def narrow_kernels(
     widths: Widths,
     kept: list[Tensor],
     op: str,
+    physical: Widths | None = None,
 ) -> Tensor:
-    """A layer's weight in the task's narrow network: what is not active is zero, what is cut is gone."""
-    shape = (*active.shape, *([1] * len(bank.kernel)))
-    if soft is not None:
-        kernels = kernels * soft.view(shape)
-    kernels = torch.where(active.view(shape), kernels, torch.zeros(()))
+    """A layer's weight in the task's narrow network: what is not active is zero, what is cut is gone.
+
+    `active` and `soft` are of `widths`; `kernels` may have grown to `physical` widths since.
+    """
     positions = [flags.nonzero().flatten() for flags in kept]
-    narrow = kernels[axes.chosen(bank.rows, widths, positions)]
-    if bank.columns is not None:
-        narrow = narrow[:, axes.chosen(bank.columns, widths, positions)]
+    here = _positions(bank, widths, positions)
+    there = here if physical is None else _positions(bank, physical, positions)
+    narrow = kernels[there[0][:, None], there[1]]
+    on = active[here[0][:, None], here[1]]
+    shape = (*on.shape, *([1] * len(bank.kernel)))
+    if soft is not None:
+        narrow = narrow * soft[here[0][:, None], here[1]].view(shape)
+    narrow = narrow.masked_fill_(~on.view(shape), 0.0)
     return narrow.flatten(1) if op == "linear" else narrow
+
+
+def _positions(bank: Bank, widths: Widths, kept: list[Tensor]) -> tuple[Tensor, Tensor]:
+    rows = axes.chosen(bank.rows, widths, kept)
+    columns = axes.chosen(bank.columns, widths, kept) if bank.columns else torch.zeros(1, dtype=torch.int64)
+    return rows, columns
 
 
 def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, Bank], physical: Widths) -> Any:
@@ -70,10 +81,16 @@ def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
     state = dict(record.own)
     for node in graph.banked():
         bank = banks[node.name]
-        kernels, _ = bank.read(physical, record.widths)
         soft = record.soft[node.name] if record.soft is not None else None
         state[f"{node.name}.weight"] = narrow_kernels(
-            bank, kernels, record.active[node.name], soft, record.widths, record.kept, node.op
+            bank,
+            bank.kernels,
+            record.active[node.name],
+            soft,
+            record.widths,
+            record.kept,
+            node.op,
+            physical,
         )
     return fill(network, state)
 

@@ -1,0 +1,159 @@
+"""A training step on a GPU against its floor: Scratch and GROWN, VGG16-BN with pooling, at 0.3x, 0.6x and 1x.
+
+    python benchmarks/gpu_step.py [--out FILE]
+
+The floor is the larger of two times: operations over the machine's matrix rate, and bytes over its bandwidth, both
+measured first. Operations: three passes (forward, input gradient, weight gradient) of two per multiplication. Bytes:
+each activation is written and read once forward and once backward in bf16, around its convolution and around its norm;
+each weight is read, its gradient written, its momentum updated, in fp32. Sizes are in weights, so widths go with their
+root; they are multiples of 8. One epoch is timed after two that capture and warm up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import grown
+from grown.bench.presets import RECIPES
+from grown.config import Config
+from grown.methods.plain import PlainTraining, plain_groups
+from grown.models import backbone
+from grown.train.batches import Batches
+from grown.train.loop import CapturedSteps
+
+BATCH, CLASSES, IMAGES = 64, 5, 2240
+
+
+def elapsed(work: Any, repeats: int) -> float:
+    """Milliseconds a call, on the device's clock."""
+    for _ in range(3):
+        work()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()  # type: ignore[no-untyped-call]
+    for _ in range(repeats):
+        work()
+    end.record()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / repeats  # type: ignore[no-untyped-call]
+
+
+def ceilings() -> tuple[float, float]:
+    """Operations and bytes a second: a large bf16 product, a large copy (read and written)."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    rate = 2 * 8192**3 / (elapsed(lambda: a @ a, 20) * 1e-3)
+    source = torch.randn(2**29, device="cuda")
+    target = torch.empty_like(source)
+    bandwidth = 2 * source.numel() * 4 / (elapsed(lambda: target.copy_(source), 20) * 1e-3)
+    return rate, bandwidth
+
+
+def floor(learner: grown.Learner, widths: tuple[int, ...], rate: float, bandwidth: float) -> dict[str, float]:
+    """The least time that a step can take, in milliseconds, and what it is made of."""
+    operations = weights = activations = 0
+    for node in learner.graph.banked():
+        bank = learner.banks[node.name]
+        rows, columns = bank.extent(widths)
+        pixels = math.prod(node.shape[1:])
+        count = rows * columns * bank.kernel_size
+        weights += count
+        operations += 3 * 2 * count * pixels * BATCH
+        activations += 2 * BATCH * rows * pixels  # the convolution's and the norm's output
+    moved = activations * 2 * 4 + weights * 4 * 5
+    times = {"arithmetic_ms": 1e3 * operations / rate, "memory_ms": 1e3 * moved / bandwidth}
+    return {**times, "floor_ms": max(times.values())}
+
+
+def task(name: str) -> grown.Task:
+    """Noise of the right shape."""
+    draw = np.random.default_rng(0)
+    labels = np.arange(IMAGES) % CLASSES
+    part = (draw.integers(0, 256, (IMAGES, 32, 32, 3), dtype=np.uint8), labels)
+    return grown.Task(name, train=part, test=part)
+
+
+def step_ms(steps: CapturedSteps) -> float:
+    """One epoch, after it is warm, over its steps."""
+    steps.network.train()
+    for number in (1, 2):
+        steps.epoch(number)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    steps.epoch(3)
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / steps.batches.steps
+
+
+def measure(size: float, rate: float, bandwidth: float) -> dict[str, Any]:
+    """Scratch and GROWN at one size."""
+    recipe = RECIPES["fast"]
+    config = Config(
+        grow=False, seed_size=size, max_size=2.0, width_multiple=8, target=0.0, device="cuda", recipe=recipe
+    )
+    learner = grown.Learner(backbone("vgg16-bn-pool"), config)
+    first = learner.open(task("first"))
+    with torch.no_grad():
+        for layer in first.network.masked().values():
+            assert layer.scores is not None
+            layer.scores.copy_(torch.rand(layer.scores.shape) - 0.25)
+    first.commit()
+    stage = learner.open(task("second"))
+    batches = Batches(stage.fit, stage.normalise, recipe, "cuda", 0)
+    began = time.perf_counter()
+    masked_steps = CapturedSteps(stage.network, stage.parameter_groups(), batches, recipe, None)
+    masked_steps.network.train()
+    masked_steps.epoch(1)
+    torch.cuda.synchronize()
+    first_epoch = time.perf_counter() - began
+    masked = step_ms(masked_steps)
+    masked_steps.finish()
+    training = PlainTraining(learner.graph, learner.gains, config)
+    training.widths = learner.widths
+    network = training.fresh(stage.task, 0).cuda().train().requires_grad_(True)
+    plain_steps = CapturedSteps(network, plain_groups(network), batches, recipe, None)
+    plain = step_ms(plain_steps)
+    plain_steps.finish()
+    least = floor(learner, learner.widths, rate, bandwidth)
+    return {
+        "size": size,
+        "widths": list(learner.widths),
+        "scratch_ms": plain,
+        "grown_ms": masked,
+        "ratio": masked / plain,
+        "first_epoch_s": first_epoch,
+        **least,
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    arguments = parser.parse_args()
+    rate, bandwidth = ceilings()
+    torch.backends.cudnn.benchmark = True
+    rows = [measure(size, rate, bandwidth) for size in (0.3, 0.6, 1.0)]
+    print(f"measured ceilings: {rate / 1e12:.0f} TFLOP/s in bf16, {bandwidth / 1e12:.2f} TB/s")
+    for row in rows:
+        print(
+            f"{row['size']}x  Scratch {row['scratch_ms']:.3f} ms  GROWN {row['grown_ms']:.3f} ms  "
+            f"ratio {row['ratio']:.3f}  floor {row['floor_ms']:.3f} ms "
+            f"(arithmetic {row['arithmetic_ms']:.3f}, memory {row['memory_ms']:.3f})"
+        )
+    if arguments.out is not None:
+        about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "batch": BATCH}
+        ceilings_found = {"tflops": rate / 1e12, "terabytes": bandwidth / 1e12}
+        arguments.out.write_text(
+            json.dumps({"about": about, "ceilings": ceilings_found, "rows": rows}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

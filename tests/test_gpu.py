@@ -1,0 +1,150 @@
+"""On a GPU: the fused kernels and the captured step compute what the plain ones do; memory is exact there too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import grown
+from grown.config import Recipe
+from grown.data.task import measure
+from grown.methods.plain import plain_groups
+from grown.models import backbone
+from grown.nn import masks
+from grown.train import loop
+from grown.train.batches import Batches
+from helpers import make_task, quick, shake
+
+pytestmark = pytest.mark.gpu
+LAST = torch.channels_last
+
+
+def near(one: torch.Tensor, other: torch.Tensor, limit: float) -> None:
+    one, other = one.detach().float(), other.detach().float()
+    error = (one - other).norm() / other.norm().clamp_min(1e-9)
+    assert float(error) < limit, float(error)
+
+
+@pytest.mark.parametrize("shape", [(64, 32, 32), (64, 40, 7), (8, 3, 16), (64, 256, 2), (2, 200, 1)])
+def test_norm_and_relu(shape: tuple[int, int, int]) -> None:
+    from grown.nn import fused
+
+    count, channels, side = shape
+    torch.manual_seed(0)
+    start = (torch.randn(count, channels, side, side, device="cuda") * 2 + 1).to(memory_format=LAST)
+    slope = torch.randn_like(start)
+    found = []
+    for way in ("plain", "fused"):
+        x = start.clone(memory_format=torch.preserve_format).requires_grad_()
+        norm = nn.BatchNorm2d(channels).cuda()
+        with torch.no_grad():
+            norm.weight.copy_(torch.linspace(-1, 2, channels))
+            norm.bias.copy_(torch.linspace(1, -1, channels))
+        y = F.relu(norm(x)) if way == "plain" else fused.norm_relu(x, norm)
+        y.backward(slope)
+        found.append([y, x.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+    for one, other in zip(*found, strict=True):
+        near(other, one, 1e-3)
+
+
+@pytest.mark.parametrize("parts", ["both", "frozen", "trainable"])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("shape", [(64, 64, 3), (40, 3, 3), (16, 520, 1)])
+def test_masked_kernels(shape: tuple[int, int, int], gated: bool, parts: str) -> None:
+    from grown.nn import fused
+
+    outputs, inputs, k = shape
+    torch.manual_seed(0)
+    share = {"both": 0.5, "frozen": 1.1, "trainable": -0.1}[parts]
+    frozen_at = torch.rand(outputs, inputs, device="cuda") < share
+    base = torch.randn(outputs, inputs, k, k, device="cuda").to(memory_format=LAST)
+    frozen = base * frozen_at[..., None, None] if parts != "trainable" else None
+    codes = torch.randint(0, 3, (outputs, inputs), device="cuda", dtype=torch.uint8)
+    slope = torch.randn_like(base)
+    found = []
+    for way in ("plain", "fused"):
+        weight = (base * ~frozen_at[..., None, None]).requires_grad_() if parts != "frozen" else None
+        scores = torch.linspace(-1, 1, outputs * inputs, device="cuda").view(outputs, inputs).requires_grad_()
+        gate = (torch.arange(inputs, device="cuda") % 3 > 0).float().requires_grad_() if gated else None
+        trainable = (~frozen_at).float()
+        if way == "plain":
+            mask = masks.hard_mask(scores, codes == 2, (codes == 1).float())
+            out = masks.masked_kernels(frozen, weight, mask if gate is None else mask * gate, trainable)
+        else:
+            out = fused.fused_kernels(frozen, weight, scores, codes, trainable, gate, torch.float32)
+        out.backward(slope)
+        found.append([out.detach(), *(t.grad for t in (weight, scores, gate) if t is not None)])
+    assert torch.equal(found[0][0], found[1][0])
+    for one, other in zip(*found, strict=True):
+        near(other, one, 1e-5)
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_captured_step_is_the_plain_step(growing: bool) -> None:
+    """The same twelve steps, captured and not, from the same start, in full precision: the same network."""
+    torch.backends.cudnn.allow_tf32 = False
+    task = make_task("t", shape=(32, 32, 3), each=32)
+    recipe = Recipe(epochs=3, batch=16, rate=0.02, precision="fp32", crop=2, flip=True, cutout=4, cutmix=0.5)
+    states = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        learner = grown.Learner(
+            backbone("vgg16-bn-pool", width=0.125), quick(device="cuda", recipe=recipe, growth="open")
+        )
+        for number in range(2):
+            stage = learner.open(make_task(f"t{number}", shape=(32, 32, 3), each=8))
+            if number == 0:
+                shake_on(stage)
+                stage.commit()
+        if growing:
+            assert stage.expand()
+        batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
+        penalty = stage.penalty if stage.has_penalty else None
+        loop.fit(stage.network, stage.parameter_groups(), batches, recipe, 0, penalty, capture=captured)
+        states.append({key: value.float() for key, value in stage.network.state_dict().items()})
+    for key, value in states[0].items():
+        if "num_batches" not in key and value.numel():
+            assert torch.allclose(states[1][key], value, rtol=1e-2, atol=2e-3), key
+
+
+def shake_on(stage: grown.Stage) -> None:
+    stage.network.cpu()
+    shake(stage, seed=0)
+    stage.network.cuda()
+
+
+def test_scratch_is_the_same_captured_or_not() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    from grown.methods.plain import PlainTraining
+
+    task = make_task("t", shape=(32, 32, 3), each=32)
+    recipe = Recipe(epochs=3, batch=16, rate=0.02, precision="fp32")
+    learner = grown.Learner(backbone("resnet18", width=0.125), quick(), input_shape=(3, 32, 32))
+    states = []
+    for captured in (False, True):
+        training = PlainTraining(learner.graph, learner.gains, quick(device="cuda", recipe=recipe))
+        network = training.fresh(task, 0).cuda().train().requires_grad_(True)
+        batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
+        loop.fit(network, plain_groups(network), batches, recipe, 0, capture=captured)
+        assert any(isinstance(part, nn.ReLU) for part in network.modules())
+        states.append(network.state_dict())
+    for key, value in states[0].items():
+        if "num_batches" not in key:
+            assert torch.allclose(states[1][key], value, rtol=1e-2, atol=2e-3), key
+
+
+def test_memory_is_exact_on_a_gpu() -> None:
+    learner = grown.Learner(
+        backbone("vgg16-bn-pool", width=0.125),
+        quick(device="cuda", growth="open", target=100.0, expansions=1, width_multiple=8, max_size=4.0),
+    )
+    x = torch.randn(16, 3, 32, 32, device="cuda")
+    known: dict[str, torch.Tensor] = {}
+    for number in range(4):
+        report = learner.learn(make_task(f"t{number}", shape=(32, 32, 3), each=16, noise=120.0))
+        known[report.name] = learner.extract(report.name).cuda()(x)
+        for name, logits in known.items():
+            assert torch.equal(learner.extract(name).cuda()(x), logits)
+    assert all(width % 8 == 0 for width in learner.widths[1:])
