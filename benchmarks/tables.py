@@ -70,7 +70,23 @@ def masked_step_table() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"digits": lambda: stream_table("digits"), "masked-step": masked_step_table}
+def gpu_step_table() -> str:
+    """A step against its floor."""
+    data = json.loads((RESULTS / "gpu_step.json").read_text())
+    lines = ["| size | Scratch's step | GROWN's step | ratio | floor |", "|---|---|---|---|---|"]
+    for row in data["rows"]:
+        lines.append(
+            f"| {row['size']:g}x | {row['scratch_ms']:.2f} ms | {row['grown_ms']:.2f} ms | {row['ratio']:.2f} "
+            f"| {row['floor_ms']:.2f} ms |"
+        )
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "digits": lambda: stream_table("digits"),
+    "masked-step": masked_step_table,
+    "gpu-step": gpu_step_table,
+}
 
 
 def fill(text: str) -> str:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import grown
 from grown.config import Config, Recipe
+from grown.data.task import measure
+from grown.errors import ConfigError
 from grown.growth import budget
 from grown.models import convnet
 from helpers import Branchy, make_task, quick, shake
@@ -276,3 +278,26 @@ def test_the_global_random_state_is_left_alone() -> None:
     torch.manual_seed(3)
     learner.learn(make_task("t"))
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("target", [0.0, 100.0])
+def test_a_refit_learns_from_all_data_once_the_held_out_part_has_decided(target: float) -> None:
+    recipe = Recipe(epochs=4, batch=16, rate=1e-3)
+    config = quick(refit=True, decide=0.5, target=target, recipe=recipe, growth="open", expansions=1)
+    torch.manual_seed(0)
+    learner = grown.Learner(convnet(), config)
+    for task in stream(3, noise=100.0):
+        report = learner.learn(task)
+        *deciding, last = report.stages
+        assert last.name == "refit"
+        assert last.val is None
+        assert last.epochs == 4
+        assert all(stage.epochs == 2 for stage in deciding)
+        assert report.val == max(stage.val for stage in deciding if stage.val is not None)
+        assert learner.normalisation(task.name) == measure(task.train)
+        best = max(range(len(deciding)), key=lambda i: (deciding[i].val, -i))
+        if task.name != "t0":
+            assert report.grew <= (best > 0)
+    assert learner.stage is None
+    with pytest.raises(ConfigError, match="refit"):
+        quick(decide=0.5)

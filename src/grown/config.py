@@ -92,6 +92,8 @@ class Config:
     target: Target = "scratch"
     margin: float = 0.0  # points of held-out accuracy by which a target may be missed
     holdout: float = 0.2  # the part of the training set that decides
+    refit: bool = False  # once it is decided whether to grow, train anew on the whole training set
+    decide: float = 1.0  # with refit: the share of the epochs that the trainings before the decision take
 
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
@@ -126,6 +128,9 @@ class Config:
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)
         _within("holdout", self.holdout, 0.01, 0.9)
+        _within("decide", self.decide, 0.01, 1.0)
+        if self.decide != 1.0 and not self.refit:
+            raise ConfigError("decide shortens the trainings before a refit, so it needs refit=True")
         if self.threads is not None:
             _whole("threads", self.threads, 1)
         _whole("seed", self.seed, 0)

@@ -225,9 +225,12 @@ def _learn_all(learner: Any, tasks: list[data.Task], where: Path, log: Observer,
 
 
 def _scratch_test(learner: Any, task: data.Task, device: str) -> float | None:
-    """Scratch's test accuracy, where the target made one be trained; asked for only after the commit."""
+    """Scratch's test accuracy, where the target made one be trained; asked for only after the commit.
+
+    A refit learns from more images than that network did, so then they are not compared.
+    """
     targets = getattr(learner, "targets", None)
-    if targets is None or targets.reference is None:
+    if targets is None or targets.reference is None or learner.config.refit:
         return None
     network = targets.reference.to(device)
     return evaluate(network, task.test, learner.normalisation(task.name), device).accuracy

@@ -19,11 +19,14 @@ PROBE_BATCH = 8
 
 @dataclass(frozen=True)
 class StageReport:
-    """One training: which, how long, and the held-out accuracy that it ended with."""
+    """One training: which, how long, and the held-out accuracy that it ended with.
+
+    A refit learns from the held-out images too, so it has none.
+    """
 
     name: str
     epochs: int
-    val: float
+    val: float | None
     seconds: float
 
 

@@ -82,7 +82,11 @@ class PlainMethod:
             )
         part, held_out = task.hold_out(self.config.holdout, self.config.seed)
         normalise = measure(part)
-        result = self.training.train(task, part, held_out, normalise, self.parent(task.name))
+        parent = self.parent(task.name)
+        result = self.training.train(task, part, held_out, normalise, parent)
+        if self.config.refit:
+            normalise = measure(task.train)
+            self.training.train(task, task.train, held_out, normalise, parent)
         network = self.training.networks[task.name]
         self._records[task.name] = (task.classes, normalise, probe(network, graph.input_shape), result.val)
         seconds = time.perf_counter() - began

@@ -157,17 +157,23 @@ def fused_kernels(
 
 @triton.jit
 def _norm_sums(x, sums, rows, channels, per, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums and sums of squares of one stretch of rows: sums is (2, stretches, channels)."""
+    """Sums and sums of squares over one stretch of rows, of differences to the first row: (2, stretches, channels).
+
+    Differences, since the variance of values far from zero would drown in their squares' rounding.
+    """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     stretch = tl.program_id(1)
     inside = column < channels
+    pivot = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     second = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     end = tl.minimum((stretch + 1) * per, rows)
     for start in range(stretch * per, end, ROWS):
         row = start + tl.arange(0, ROWS)
         at = row[:, None] * channels + column[None, :]
-        value = tl.load(x + at, mask=(row < end)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        here = (row < end)[:, None] & inside[None, :]
+        value = tl.load(x + at, mask=here, other=0.0).to(tl.float32) - pivot[None, :]
+        value = tl.where(here, value, 0.0)
         first += value
         second += value * value
     count = tl.num_programs(1)
@@ -186,9 +192,10 @@ def _norm_apply(
     part = tl.arange(0, PARTS)
     pieces = part[:, None] * channels + column[None, :]
     there = (part < stretches)[:, None] & inside[None, :]
-    mean = tl.sum(tl.load(sums + pieces, mask=there, other=0.0), 0) / rows
+    above = tl.sum(tl.load(sums + pieces, mask=there, other=0.0), 0) / rows
     square = tl.sum(tl.load(sums + stretches * channels + pieces, mask=there, other=0.0), 0) / rows
-    variance = tl.maximum(square - mean * mean, 0.0)
+    mean = tl.load(x + column, mask=inside, other=0.0).to(tl.float32) + above
+    variance = tl.maximum(square - above * above, 0.0)
     scale = 1.0 / tl.sqrt(variance + eps)
     if stretch == 0:
         tl.store(mean_out + column, mean, mask=inside)

@@ -77,7 +77,8 @@ class PlainView:
         if kind == "target":
             self._line(f"  {event['task']}: target {event['target']:.1f} ({event['of']})")
         elif kind == "settled":
-            self._line(f"  {event['task']}: {event['stage']}, held-out {event['val']:.1f}, {event['seconds']:.1f} s")
+            found = f"held-out {event['val']:.1f}" if event["val"] is not None else "on all data"
+            self._line(f"  {event['task']}: {event['stage']}, {found}, {event['seconds']:.1f} s")
         elif kind == "tested":
             left = f"; about {self._clock.left():.0f} s left" if self._clock.done < self._clock.tasks else ""
             self._line(f"{describe_task(event['row'])}{left}")

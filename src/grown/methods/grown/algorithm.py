@@ -16,6 +16,7 @@ The objectives, written where they are computed:
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         # A later task opens with a selective mask on all frozen kernels, and released kernels to train: Eq. 5 and 7.
         stage = learner.open(task)
         target = learner.targets.of(stage)
-        best = _train(stage)
+        best, expansions = _train(stage), 0
 
         # If current accuracy < target accuracy: grow sparsely, Eq. 8, and resume the procedure.
         while learner.config.grow and _misses(best, target, learner.config.margin):
@@ -50,7 +51,13 @@ def learn(learner: Learner, task: Task) -> TaskReport:
                 break
             grown = _train(stage)
             # Growth that gained nothing on the held-out images was not necessary.
-            best = grown if grown.val.accuracy > best.val.accuracy else best
+            if grown.val.accuracy > best.val.accuracy:
+                best, expansions = grown, stage.expansions
+
+        # The held-out images have decided; now they may be learned from too.
+        if learner.config.refit:
+            stage = stage.anew_with_all_data(expansions)
+            best = dataclasses.replace(_train(stage), val=best.val)
 
         # Otherwise set the current model as w_t.
         report = stage.commit(best, target)
@@ -67,13 +74,15 @@ def _train(stage: Stage) -> Settled:
     learner, config = stage.learner, stage.learner.config
     began = time.perf_counter()
     purpose = (stage.task.name, stage.name, stage.rounds)
-    batches = Batches(stage.fit, stage.normalise, config.recipe, config.device, config.seed, *purpose)
-    learner.emit("stage", task=stage.task.name, stage=stage.name, round=stage.rounds, epochs=config.recipe.epochs)
+    recipe = stage.recipe
+    batches = Batches(stage.fit, stage.normalise, recipe, config.device, config.seed, *purpose)
+    learner.emit("stage", task=stage.task.name, stage=stage.name, round=stage.rounds, epochs=recipe.epochs)
 
     def after_epoch(epoch: Epoch) -> None:
         _log_flips(stage, epoch.number)
         details: dict[str, float] = {"size_x": stage.size_x}
-        if epoch.number % config.recipe.watch == 0 or epoch.number == epoch.epochs:
+        watched = epoch.number % recipe.watch == 0 or epoch.number == epoch.epochs
+        if watched and not stage.all_data:
             score = evaluate(stage.network, stage.held_out, stage.normalise, config.device)
             details |= {"val": score.accuracy, "val_loss": score.loss}
         learner.emit(
@@ -91,17 +100,18 @@ def _train(stage: Stage) -> Settled:
         stage.network,
         stage.parameter_groups(),
         batches,
-        config.recipe,
+        recipe,
         seed=seeds.derive(config.seed, *purpose),
         penalty=stage.penalty if stage.has_penalty else None,
         anneal=stage.anneal if config.mask == "gumbel" else None,
         after_epoch=after_epoch,
     )
     settled = stage.settle(batches.inputs(epochs=2))
-    _log_flips(stage, config.recipe.epochs)  # what the cap closed
+    _log_flips(stage, recipe.epochs)  # what the cap closed
     seconds = time.perf_counter() - began
-    stage.reports.append(StageReport(stage.name, config.recipe.epochs, settled.val.accuracy, seconds))
-    learner.emit("settled", task=stage.task.name, stage=stage.name, val=settled.val.accuracy, seconds=seconds)
+    val = None if stage.all_data else settled.val.accuracy
+    stage.reports.append(StageReport(stage.name, recipe.epochs, val, seconds))
+    learner.emit("settled", task=stage.task.name, stage=stage.name, val=val, seconds=seconds)
     return settled
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from grown.config import Recipe
 from grown.data.task import Normalisation, Part, Task, measure
 from grown.errors import ConfigError
 from grown.growth import budget
@@ -55,8 +56,9 @@ class Stage:
     Train `network` with any loop and loss: `parameter_groups()` are what learns, `penalty()` is added to the loss.
     """
 
-    def __init__(self, learner: Learner, task: Task) -> None:
+    def __init__(self, learner: Learner, task: Task, *, all_data: bool = False) -> None:
         config = learner.config
+        self.all_data = all_data  # also train on the held-out images: only once they have decided
         self.learner = learner
         self.task = task
         self.number = learner.next_number
@@ -65,6 +67,7 @@ class Stage:
         self.fit: Part
         self.held_out: Part
         self.fit, self.held_out = task.hold_out(config.holdout, config.seed)
+        self.fit = task.train if all_data else self.fit
         self.normalise: Normalisation = measure(self.fit)
         self.reports: list[StageReport] = []
         self.rounds = 0  # times that candidates were appended
@@ -104,6 +107,25 @@ class Stage:
             learner.config.retrain or self.first,
         )
         return network.to(learner.config.device)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of this stage's trainings: a shorter one where they only decide."""
+        config = self.learner.config
+        if self.all_data or config.decide == 1.0:
+            return config.recipe
+        return replace(config.recipe, epochs=max(1, round(config.decide * config.recipe.epochs)))
+
+    def anew_with_all_data(self, expansions: int) -> Stage:
+        """The same task from its start, on all of its training images, expanded so many times from the beginning."""
+        learner = self.learner
+        stage = Stage(learner, self.task, all_data=True)
+        for _ in range(expansions):
+            stage.expand()
+        stage.name = "refit"
+        stage.reports, stage._opened = self.reports, self._opened
+        learner.stage = stage
+        return stage
 
     # --- for a loop ------------------------------------------------------------------------------------------------
 
