@@ -27,7 +27,7 @@ from grown.config import Config
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.train.batches import Batches
-from grown.train.loop import CapturedSteps
+from grown.train.loop import CapturedSteps, Work
 
 BATCH, CLASSES, IMAGES = 64, 5, 2240
 
@@ -81,7 +81,7 @@ def task(name: str) -> grown.Task:
 
 def step_ms(steps: CapturedSteps) -> float:
     """One epoch, after it is warm, over its steps."""
-    steps.network.train()
+    steps.work.network.train()
     for number in (1, 2):
         steps.epoch(number)
     torch.cuda.synchronize()
@@ -107,8 +107,8 @@ def measure(size: float, rate: float, bandwidth: float) -> dict[str, Any]:
     stage = learner.open(task("second"))
     batches = Batches(stage.fit, stage.normalise, recipe, "cuda", 0)
     began = time.perf_counter()
-    masked_steps = CapturedSteps(stage.network, stage.parameter_groups(), batches, recipe, None)
-    masked_steps.network.train()
+    stage.network.train()
+    masked_steps = CapturedSteps(Work(stage.network, stage.parameter_groups(), batches, recipe))
     masked_steps.epoch(1)
     torch.cuda.synchronize()
     first_epoch = time.perf_counter() - began
@@ -117,7 +117,7 @@ def measure(size: float, rate: float, bandwidth: float) -> dict[str, Any]:
     training = PlainTraining(learner.graph, learner.gains, config)
     training.widths = learner.widths
     network = training.fresh(stage.task, 0).cuda().train().requires_grad_(True)
-    plain_steps = CapturedSteps(network, plain_groups(network), batches, recipe, None)
+    plain_steps = CapturedSteps(Work(network, plain_groups(network), batches, recipe))
     plain = step_ms(plain_steps)
     plain_steps.finish()
     least = floor(learner, learner.widths, rate, bandwidth)

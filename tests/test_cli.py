@@ -183,7 +183,13 @@ def test_an_output_folder_in_use_or_out_of_reach(capsys: pytest.CaptureFixture[s
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "something").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for folder, words in (("used", "exists already"), ("file", "exists already"), ("file/below", "cannot be written")):
+    (tmp_path / "empty").mkdir()
+    for folder, words in (
+        ("used", "exists already"),
+        ("empty", "exists already"),
+        ("file", "exists already"),
+        ("file/below", "cannot be written"),
+    ):
         assert call("run", "--tasks", "1", "--epochs", "1", "--out", str(tmp_path / folder)) == 2
         assert words in capsys.readouterr().err
     assert (tmp_path / "used" / "something").read_text() == "mine"

@@ -17,12 +17,12 @@ from grown.io import container
 
 
 def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
-    """Make the folder; a given one must not exist yet, or be empty."""
+    """Make the folder; a given one must not exist yet."""
     folder = out if out is not None else _free_name(benchmark, method, seed)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists():
             raise FileError(f"output folder {folder} exists already; choose another with --out, or remove it")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True)
         test = folder / ".writable"
         test.touch()
         test.unlink()

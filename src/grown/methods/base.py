@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from grown.data.task import Normalisation, Task
+from grown.errors import TaskError
 from grown.io.state import Size, State
 
 Observer = Callable[[dict[str, Any]], None]
@@ -62,6 +63,17 @@ class Method(Protocol):
     def state(self) -> State: ...
 
     def load_state(self, state: State) -> None: ...
+
+
+def check_fits(task: Task, known: Iterable[str], input_shape: tuple[int, ...]) -> None:
+    """Refuse a task that was learned already, or whose inputs a network does not take."""
+    if task.name in known:
+        raise TaskError(f"task {task.name!r} was learned already; names are unique")
+    if task.input_shape != input_shape:
+        raise TaskError(
+            f"task {task.name!r}: inputs are {list(task.input_shape)}, but this network takes "
+            f"{list(input_shape)} (channels first)"
+        )
 
 
 def probe_input(shape: tuple[int, ...]) -> Tensor:

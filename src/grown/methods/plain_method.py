@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from grown.config import Config
 from grown.data.task import Normalisation, Task, measure
-from grown.errors import FileError, TaskError, unknown
+from grown.errors import FileError, unknown
 from grown.growth.budget import parameters
 from grown.io import container, flat
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
-from grown.methods.base import Observer, StageReport, TaskReport, probe
+from grown.methods.base import Observer, StageReport, TaskReport, check_fits, probe
 from grown.methods.plain import PlainTraining
 from grown.nn import trace
 from grown.nn.bank import make_banks
@@ -70,16 +70,10 @@ class PlainMethod:
     def learn(self, task: Task) -> TaskReport:
         """Train this task's network."""
         began = time.perf_counter()
-        if task.name in self._records:
-            raise TaskError(f"task {task.name!r} was learned already; names are unique")
         if self._template is not None:
             self._read(self._template, task.input_shape)
         graph = self.training.graph
-        if task.input_shape != graph.input_shape:
-            raise TaskError(
-                f"task {task.name!r}: inputs are {list(task.input_shape)}, but this network takes "
-                f"{list(graph.input_shape)} (channels first)"
-            )
+        check_fits(task, self._records, graph.input_shape)
         part, held_out = task.hold_out(self.config.holdout, self.config.seed)
         normalise = measure(part)
         parent = self.parent(task.name)

@@ -35,6 +35,17 @@ class Epoch:
     loss: float
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is trained, on what, and how."""
+
+    network: nn.Module
+    groups: list[dict[str, Any]]  # by name: weights, norms, scores
+    batches: Batches
+    recipe: Recipe
+    penalty: Callable[[], Tensor] | None = None
+
+
 def fit(
     network: nn.Module,
     groups: list[dict[str, Any]],
@@ -50,7 +61,7 @@ def fit(
     on_gpu = batches.device.type == "cuda"
     kind: type[CapturedSteps | PlainSteps] = CapturedSteps if on_gpu and capture and anneal is None else PlainSteps
     with _random_numbers(batches.device, seed), _autotuned(on_gpu):
-        steps = kind(network, groups, batches, recipe, penalty)
+        steps = kind(Work(network, groups, batches, recipe, penalty))
         for number in range(1, recipe.epochs + 1):
             network.train()
             if anneal is not None:
@@ -61,37 +72,27 @@ def fit(
         steps.finish()
 
 
-def loss_of(
-    network: nn.Module,
-    batch: Batch,
-    recipe: Recipe,
-    penalty: Callable[[], Tensor] | None,
-) -> tuple[Tensor, Tensor]:
+def loss_of(work: Work, batch: Batch) -> tuple[Tensor, Tensor]:
     """The loss to descend, and the part of it that is cross-entropy."""
+    recipe = work.recipe
     half = batch.x.device.type == "cuda" and recipe.precision == "auto"
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext():
-        logits = network(batch.x).float()
+        logits = work.network(batch.x).float()
     loss = F.cross_entropy(logits, batch.labels, label_smoothing=recipe.smoothing)
     if batch.others is not None and batch.share is not None:
         mixed = F.cross_entropy(logits, batch.others, label_smoothing=recipe.smoothing)
         loss = loss + batch.share * (mixed - loss)
-    return (loss if penalty is None else loss + penalty()), loss.detach()
+    return (loss if work.penalty is None else loss + work.penalty()), loss.detach()
 
 
 class PlainSteps:
     """Steps as they are."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        groups: list[dict[str, Any]],
-        batches: Batches,
-        recipe: Recipe,
-        penalty: Callable[[], Tensor] | None,
-    ) -> None:
-        self.network, self.batches, self.recipe, self.penalty = network, batches, recipe, penalty
-        self.optimizers = make_optimizers(groups, recipe)
-        self.total = recipe.epochs * batches.steps
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.batches, self.recipe = work.batches, work.recipe
+        self.optimizers = make_optimizers(work.groups, work.recipe)
+        self.total = work.recipe.epochs * work.batches.steps
 
     def epoch(self, number: int) -> float:
         """One epoch; returns its mean loss."""
@@ -99,7 +100,7 @@ class PlainSteps:
         total = torch.zeros((), device=self.batches.device)
         for step in range(self.batches.steps):
             set_rates(self.optimizers, factor(self.recipe, (number - 1) * self.batches.steps + step, self.total))
-            loss, entropy = loss_of(self.network, self.batches.at(step), self.recipe, self.penalty)
+            loss, entropy = loss_of(self.work, self.batches.at(step))
             loss.backward()  # type: ignore[no-untyped-call]
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -117,19 +118,14 @@ class CapturedSteps:
     An epoch's images are augmented together before it begins, into memory that the graph reads from.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        groups: list[dict[str, Any]],
-        batches: Batches,
-        recipe: Recipe,
-        penalty: Callable[[], Tensor] | None,
-    ) -> None:
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.batches, self.recipe = batches, recipe = work.batches, work.recipe
         device = batches.device
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.network, self.batches, self.recipe, self.penalty = network, batches, recipe, penalty
-        self.optimizers = make_optimizers(groups, recipe)
-        self._fusion = Fusion(network)
+        if device.type == "cuda":
+            work.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizers = make_optimizers(work.groups, recipe)
+        self._fusion = Fusion(work.network)
         self._rates = _rates_on_device(self.optimizers, device)
         steps = recipe.epochs * batches.steps
         self._factors = torch.tensor([factor(recipe, step, steps) for step in range(steps)], device=device)
@@ -139,8 +135,7 @@ class CapturedSteps:
         self._epoch: dict[str, Tensor] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
-        self._side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._gates = getattr(network, "gate_log", None)
+        self._gates = getattr(work.network, "gate_log", None)
         if self._gates is not None:
             self._gates.begin(batches.steps)
 
@@ -167,13 +162,14 @@ class CapturedSteps:
     def _batch(self) -> Batch:
         row = {name: values.index_select(0, self._step).squeeze(0) for name, values in self._epoch.items()}
         x = row["x"].permute(0, 3, 1, 2) if row["x"].ndim == 4 else row["x"]
+        x = x if x.is_cuda else x.contiguous()
         return Batch(x, row["labels"], row.get("others"), row.get("share"))
 
     def _once(self) -> None:
         share = self._factors.index_select(0, self._overall)
         for rate, full in self._rates:
             rate.copy_((full * share).squeeze(0))
-        loss, entropy = loss_of(self.network, self._batch(), self.recipe, self.penalty)
+        loss, entropy = loss_of(self.work, self._batch())
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers:
             optimizer.step()
@@ -210,10 +206,11 @@ class CapturedSteps:
 
     def _run_aside(self) -> None:
         """A real step on another stream, as CUDA wants it before a capture: it also picks the fastest kernels."""
-        self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
+        side: Any = torch.cuda.Stream(self.batches.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
             self._once()
-        torch.cuda.current_stream().wait_stream(self._side)
+        torch.cuda.current_stream().wait_stream(side)
         self._warm += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph:

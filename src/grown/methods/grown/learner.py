@@ -17,7 +17,7 @@ from grown.growth import budget
 from grown.io import container
 from grown.io.size import measure
 from grown.io.state import Size, State
-from grown.methods.base import Observer, TaskReport
+from grown.methods.base import Observer, TaskReport, check_fits
 from grown.methods.grown import algorithm, record
 from grown.methods.grown.stage import Stage
 from grown.methods.grown.target import Targets
@@ -89,15 +89,9 @@ class Learner:
 
     def open(self, task: Task) -> Stage:
         """Begin a task by hand: the stage has the network, its parameter groups and penalty, expand and commit."""
-        if task.name in self.records:
-            raise TaskError(f"task {task.name!r} was learned already; names are unique")
         if self._template is not None:
             self._read(task.input_shape)
-        elif task.input_shape != self.graph.input_shape:
-            raise TaskError(
-                f"task {task.name!r}: inputs are {list(task.input_shape)}, but this network takes "
-                f"{list(self.graph.input_shape)} (channels first)"
-            )
+        check_fits(task, self.records, self.graph.input_shape)
         self.stage = Stage(self, task)
         return self.stage
 
