@@ -68,6 +68,17 @@ def test_targets_that_cannot_be(target: object) -> None:
         Config(target=target)  # type: ignore[arg-type]
 
 
+def test_a_function_does_not_survive_a_file(tmp_path: Path) -> None:
+    learner = grown.Learner(Branchy(), quick(target=lambda _: 0.0))
+    learner.learn(tasks()[0])
+    learner.save(tmp_path / "m.safetensors")
+    loaded = grown.load(tmp_path / "m.safetensors")
+    with pytest.raises(ConfigError, match="was a function"):
+        loaded.learn(tasks()[1])
+    loaded.config = loaded.config.replace(target=0.0)
+    assert loaded.learn(tasks()[1]).target == 0.0
+
+
 def test_finetune_needs_the_earlier_networks(tmp_path: Path) -> None:
     learner = grown.Learner(Branchy(), quick(target="finetune", expansions=0))
     learner.learn(tasks()[0])

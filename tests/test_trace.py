@@ -74,6 +74,24 @@ def test_group_norm_sets_the_quantum() -> None:
     assert find_channels(trace(net, (1, 8, 8))).groups[1].quantum == 4
 
 
+@pytest.mark.parametrize(
+    ("activation", "silent"),
+    [
+        (nn.ReLU(), True),
+        (nn.Hardtanh(), True),
+        (nn.Hardtanh(0.1, 1.0), False),
+        (nn.Sigmoid(), False),
+        (nn.Softplus(), False),
+        (nn.GELU(), True),
+    ],
+)
+def test_a_group_is_silent_only_if_its_activations_keep_zero(activation: nn.Module, silent: bool) -> None:
+    with torch.no_grad():
+        assert bool(activation(torch.zeros(3)).abs().sum() == 0) == silent
+    net = nn.Sequential(nn.Conv2d(1, 4, 1), activation, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    assert find_channels(trace(net, (1, 4, 4))).groups[1].silent == silent
+
+
 def test_an_in_place_operation_overwrites_its_input() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

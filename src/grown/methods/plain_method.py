@@ -153,7 +153,7 @@ class PlainMethod:
             )
         meta = {
             "method": self.name,
-            "config": self.config.to_json(),
+            "config": {key: value for key, value in self.config.to_json().items() if key != "device"},
             "graph": graph.to_json(),
             "gains": self.training.gains,
             "base_parameters": self.base_parameters,

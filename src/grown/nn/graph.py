@@ -73,6 +73,13 @@ class Node:
             raise TemplateError(f"{self.name}: {key} must be a whole number, but got {value!r}")
         return value
 
+    def keeps_zero(self) -> bool:
+        """Whether a channel that is zero before this operation is zero behind it."""
+        if self.op == "hardtanh":
+            low, high = self.attrs["min_val"], self.attrs["max_val"]
+            return isinstance(low, int | float) and isinstance(high, int | float) and low <= 0 <= high
+        return self.op not in NOISY_AT_ZERO
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for the file's metadata."""
         return {

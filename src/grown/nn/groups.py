@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from grown.errors import TemplateError
-from grown.nn.graph import NOISY_AT_ZERO, Graph, Node
+from grown.nn.graph import Graph, Node
 
 Run = tuple[str, int, int]  # producer, first channel, one past the last
 
@@ -177,7 +177,7 @@ class _Finder:
             quantum=quantum,
             unit=math.lcm(quantum, self.multiple),
             fixed=any(run[0] == self.graph.nodes[0].name for run in members),
-            silent=not any(node.op in NOISY_AT_ZERO for node in on_it),
+            silent=all(node.keeps_zero() for node in on_it),
             mixed=any(node.op == "lrn" for node in on_it),
         )
 

@@ -189,7 +189,7 @@ class Learner:
             tensors,
             {
                 "method": "grown",
-                "config": self.config.to_json(),
+                "config": {key: value for key, value in self.config.to_json().items() if key != "device"},
                 "graph": self.graph.to_json(),
                 "gains": self.gains,
                 "base_parameters": self.base_parameters,

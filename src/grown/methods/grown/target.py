@@ -35,6 +35,11 @@ class Targets:
             return float(value)
         if isinstance(target, int | float):
             return float(target)
+        if target == "callable":
+            raise ConfigError(
+                "this model's target was a function, which a file does not hold; set another with "
+                "learner.config = learner.config.replace(target=...)"
+            )
         if str(target) in ("scratch", "finetune", "best"):
             value = self._trained(stage, str(target))
             self.learner.emit("target", task=stage.task.name, target=value, of=str(target))
