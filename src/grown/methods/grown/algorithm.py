@@ -27,7 +27,8 @@ import torch
 from grown import seeds
 from grown.data.task import Task
 from grown.methods.base import StageReport, TaskReport
-from grown.methods.grown.stage import Settled, Stage
+from grown.methods.grown.settled import Settled
+from grown.methods.grown.stage import Stage
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
 from grown.train.loop import Epoch, fit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,39 +15,22 @@ from grown.data.task import Normalisation, Part, Task, measure
 from grown.errors import ConfigError
 from grown.growth import budget
 from grown.methods.base import StageReport, TaskReport, probe
-from grown.methods.grown.record import Record, narrow_kernels
+from grown.methods.grown.record import Record
+from grown.methods.grown.settled import Settled, narrow_state, silence
 from grown.nn import axes
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
-from grown.nn.graph import NORMS
 from grown.nn.initial import Initializer
 from grown.nn.layers import MaskSettings
 from grown.nn.masks import Noise
 from grown.nn.network import GrowingNetwork
 from grown.nn.plain import build, fill
-from grown.nn.structure import Structure, find_structure
-from grown.train.evaluate import Score, evaluate
+from grown.nn.structure import find_structure
+from grown.train.evaluate import evaluate
 from grown.train.statistics import estimate_statistics
 
 if TYPE_CHECKING:
     from grown.methods.grown.learner import Learner
-
-
-@dataclass(frozen=True)
-class Settled:
-    """What would be committed now: the plain network, what it is made of, and its held-out score."""
-
-    network: nn.Module
-    structure: Structure
-    kernels: dict[str, Tensor]  # layer -> all kernels (out, in, *k), unmasked
-    soft: dict[str, Tensor] | None
-    start: Widths  # the widths in front of the candidates
-    val: Score
-
-    @property
-    def grew(self) -> bool:
-        """Whether channels were added."""
-        return any(int(flags[w:].sum()) > 0 for flags, w in zip(self.structure.kept, self.start, strict=True))
 
 
 class Stage:
@@ -233,63 +216,14 @@ class Stage:
         structure = find_structure(
             learner.graph, learner.channels, learner.banks, network.widths, picked, network.closed_channels()
         )
-        self._silence(structure)
+        silence(network, structure)
         kernels = {name: layer.kernels().cpu() for name, layer in layers.items()}
         plain = build(learner.graph, learner.channels, structure.narrow(), len(self.task.classes))
-        plain = fill(plain, self._narrow_state(structure, kernels, soft)).to(learner.config.device)
+        plain = fill(plain, narrow_state(network, structure, kernels, soft)).to(learner.config.device)
         if batches is not None:
             estimate_statistics(plain, batches)
         val = evaluate(plain, self.held_out, self.normalise, learner.config.device)
         return Settled(plain, structure, kernels, soft, self._before, val)
-
-    def _silence(self, structure: Structure) -> None:
-        """Zero the biases and norms of channels that nothing feeds, so that they say nothing until they are fed."""
-        channels = self.learner.channels
-        for node in self.learner.graph.nodes[1:-1]:
-            flags = torch.cat([structure.unfed[group] for group in channels.output[node.name].groups])
-            if not bool(flags.any()):
-                continue
-            if node.op in ("conv", "linear"):
-                bias = self.network.layer(node.name).bias
-                if bias is not None:
-                    bias[flags.to(bias.device)] = 0
-            elif node.op in NORMS:
-                norm = self.network.layer(node.name)
-                for key, value in norm.state_dict().items():
-                    if key in ("bias", "running_mean"):
-                        value[flags.to(value.device)] = 0
-                    elif key == "running_var":
-                        value[flags.to(value.device)] = 1
-
-    def _narrow_state(
-        self, structure: Structure, kernels: dict[str, Tensor], soft: dict[str, Tensor] | None
-    ) -> dict[str, Tensor]:
-        learner, network, state = self.learner, self.network, {}
-        for node in learner.graph.nodes[1:-1]:
-            kept = torch.cat([structure.kept[group] for group in learner.channels.output[node.name].groups])
-            if node.op in NORMS:
-                for key, value in network.layer(node.name).state_dict().items():
-                    state[f"{node.name}.{key}"] = value.cpu()[kept] if value.ndim else value.cpu()
-            elif node.op in ("conv", "linear"):
-                layer = network.layer(node.name)
-                state[f"{node.name}.weight"] = narrow_kernels(
-                    learner.banks[node.name],
-                    kernels[node.name],
-                    structure.active[node.name],
-                    soft[node.name] if soft is not None else None,
-                    structure.widths,
-                    structure.kept,
-                    node.op,
-                )
-                if layer.bias is not None:
-                    state[f"{node.name}.bias"] = layer.bias.cpu()[kept]
-        head = learner.graph.head
-        kept = torch.cat([structure.kept[group] for group in learner.channels.output[head.inputs[0]].groups])
-        weight = network.head.weight.cpu().view(len(self.task.classes), -1, network.head.repeat)
-        state[f"{head.name}.weight"] = weight[:, kept].flatten(1)
-        if network.head.bias is not None:
-            state[f"{head.name}.bias"] = network.head.bias.cpu()
-        return state
 
     def commit(self, settled: Settled | None = None, target: float | None = None) -> TaskReport:
         """Make the task permanent: drop closed channels, give used kernels their owner, write the record."""
