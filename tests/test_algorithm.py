@@ -242,11 +242,13 @@ def test_no_sequence_of_tasks_changes_an_earlier_answer(plan: list[tuple[int, in
 
 def test_growth_alone_records_a_curve() -> None:
     task = make_task("t", each=24)
-    recipe = Recipe(epochs=5, batch=16, score_rate=0.05)
+    recipe = Recipe(epochs=5, batch=16, score_rate=0.05, watch=3)  # a curve has every epoch all the same
     curves = {}
     for sparse in (True, False):
         torch.manual_seed(0)
-        curves[sparse] = grown.grow_alone(convnet(), task, quick(recipe=recipe, growth="open"), sparse=sparse)
+        curves[sparse] = grown.grow_alone(
+            convnet(), task, quick(recipe=recipe, growth="open", refit=True), sparse=sparse
+        )
         points = curves[sparse].points
         assert [point.epoch for point in points] == [1, 2, 3, 4, 5]
         assert all(0 <= point.accuracy <= 100 and np.isfinite(point.loss) and point.grow_ratio > 0 for point in points)

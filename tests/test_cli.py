@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import grown
 from grown.bench.runner import Request, run
 from grown.cli.main import main
 from grown.report.progress import Clock, LiveView, view_for
@@ -96,6 +99,9 @@ def test_running_twice_gives_equal_files_except_for_times(tmp_path: Path) -> Non
 def test_other_methods_and_their_result_as_a_target(method: str, tmp_path: Path) -> None:
     first, folder = run(Request(method=method, tasks=2, epochs=2, out=tmp_path / "first"))
     assert first["size_x"] == 2.0
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    epochs = [(event["task"], event["epoch"]) for event in events if event["event"] == "epoch"]
+    assert epochs == [(task["name"], number) for task in first["tasks"] for number in (1, 2)]
     assert first["forgetting"] == 0
     second, _ = run(Request(target=folder / "result.json", tasks=2, epochs=1, out=tmp_path / "second"))
     assert [task["target"] for task in second["tasks"]] == [task["val"] for task in first["tasks"]]
@@ -106,6 +112,33 @@ def test_width_scales_the_network_but_not_1x(tmp_path: Path) -> None:
     half, _ = run(Request(method="scratch", tasks=1, epochs=1, width=0.5, out=tmp_path / "b"))
     assert half["base_parameters"] == full["base_parameters"]
     assert 0.2 < half["size_x"] < 0.3
+
+
+def test_any_setting_can_be_set(tmp_path: Path) -> None:
+    _, folder = run(Request(tasks=1, epochs=1, out=tmp_path / "a", settings=("sparse=false", "crop=1", "mask=gumbel")))
+    config = json.loads((folder / "run.json").read_text())["config"]
+    assert (config["sparse"], config["recipe"]["crop"], config["mask"]) == (False, 1, "gumbel")
+
+
+def test_an_interrupt_says_so_and_leaves_what_was_finished(tmp_path: Path) -> None:
+    arguments = ["grown", "run", "--epochs", "2", "--out", str(tmp_path / "a")]
+    code = (
+        "import signal, sys; from grown.cli.main import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored\n"
+        f"main({arguments[1:]!r})"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "a" / "model.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "grown: interrupted\n"
+    assert grown.load(tmp_path / "a" / "model.safetensors").tasks[0] == "low"
+    assert not (tmp_path / "a" / "result.json").exists()
 
 
 def test_a_backbone_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +187,11 @@ BAD = [
     (["run", "--backbone", "vgg16-bn"], "at least 32 pixels"),
     (["run", "--backbone", "no.such:thing"], "cannot be made"),
     (["run", "--backbone", "os:getcwd"], "nn.Module"),
+    (["run", "--set", "select=maybe"], "select must be true or false"),
+    (["run", "--set", "flip=3"], "flip must be true or false"),
+    (["run", "--set", "device=cuda:99"], "CUDA"),
+    (["run", "--set", "epoch=3"], "Did you mean 'epochs'"),
+    (["run", "--set", "epochs"], "NAME=VALUE"),
     (["run", "--strange"], "--strange"),
     (["run", "digits", "more"], "more"),
     (["inspect", "absent.safetensors"], "no such file"),

@@ -48,6 +48,7 @@ class Recipe:
         for name in ("crop", "cutout"):
             _whole(name, getattr(self, name), 0)
         _within("cutmix", self.cutmix, 0.0, 1.0)
+        _flag("flip", self.flip)
         for name in ("rate", "score_rate"):
             _above(name, getattr(self, name), 0.0)
         _within("momentum", self.momentum, 0.0, 0.999)
@@ -102,6 +103,8 @@ class Config:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit"):
+            _flag(name, getattr(self, name))
         _above("seed_size", self.seed_size, 0.0)
         _above("task_size", self.task_size, 0.0)
         _above("step_size", self.step_size, 0.0)
@@ -146,6 +149,10 @@ class Config:
         data["target"] = describe_target(self.target)
         return data
 
+    def for_file(self) -> dict[str, Any]:
+        """The same for a model file, which is of no device."""
+        return {name: value for name, value in self.to_json().items() if name != "device"}
+
     @staticmethod
     def from_json(data: dict[str, Any]) -> Config:
         """The settings that `to_json` wrote."""
@@ -176,6 +183,11 @@ def check_target(target: Target) -> None:
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise unknown(name, str(value), choices)
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, but got {value!r}")
 
 
 def _whole(name: str, value: Any, low: int) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from grown.bench import folder, presets
 from grown.config import Config, Recipe, Target
 from grown.errors import ConfigError, GrownError, unknown
 from grown.methods import load, method
-from grown.methods.base import TaskReport
+from grown.methods.base import Observer, TaskReport
 from grown.models import BACKBONES, backbone
 from grown.train.evaluate import evaluate
 
-Observer = Callable[[dict[str, Any]], None]
 RECIPE_FIELDS = tuple(f.name for f in dataclasses.fields(Recipe) if f.name != "name")
 CONFIG_FIELDS = tuple(f.name for f in dataclasses.fields(Config) if f.name != "recipe")
 
@@ -118,8 +116,9 @@ def configure(request: Request, preset: presets.Benchmark) -> Config:
         changes["threads"] = request.threads
     if not 0 < request.width <= 16:
         raise ConfigError(f"--width must lie above 0 and at most at 16, but got {request.width}")
-    check_device(request.device)
-    return override(preset.config.replace(**changes), request.settings)
+    config = override(preset.config.replace(**changes), request.settings)
+    check_device(config.device)
+    return config
 
 
 def override(config: Config, settings: tuple[str, ...]) -> Config:
@@ -205,7 +204,7 @@ def _learn_all(learner: Any, tasks: list[data.Task], where: Path, log: Observer,
         evaluation += time.perf_counter() - clock
         rows.append(_row(report, matrix[-1][-1]))
         log({"event": "tested", "task": task.name, "test": matrix[-1][-1], "row": rows[-1]})
-    size = learner.size()
+    size = report.size
     return {
         "tasks": rows,
         "accuracy_matrix": matrix,

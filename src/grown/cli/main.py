@@ -46,6 +46,9 @@ def common(
 UsageProblem: type[Any] = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
 
 
+INTERRUPTED = 130
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The entry point."""
     try:
@@ -58,8 +61,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"grown: {error}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # some versions of Typer return it instead
         print("grown: interrupted", file=sys.stderr)
-        sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

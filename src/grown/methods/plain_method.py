@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -58,10 +58,15 @@ class PlainMethod:
         self._template = None
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
-        self.training = PlainTraining(graph, gains, self.config, self.observer)
+        self.training = PlainTraining(graph, gains, self.config, self._emit)
         banks = make_banks(graph.banked(), self.training.channels)
         full = parameters(banks, self.training.widths)
         self.base_parameters = self._given_base if self._given_base is not None else full
+
+    def _emit(self, event: dict[str, Any]) -> None:
+        """Tell the observer of the moment, if there is one."""
+        if self.observer is not None:
+            self.observer(event)
 
     def parent(self, task: str) -> str | None:
         """The earlier task whose network is copied; None: start afresh."""
@@ -97,8 +102,7 @@ class PlainMethod:
             size=self.size(),
             seconds=seconds,
         )
-        if self.observer is not None:
-            self.observer({"event": "committed", "task": task.name, "val": result.val, "target": None, "grew": True})
+        self._emit({"event": "committed", "task": task.name, "val": result.val, "target": None, "grew": True})
         return report
 
     @property
@@ -153,7 +157,7 @@ class PlainMethod:
             )
         meta = {
             "method": self.name,
-            "config": {key: value for key, value in self.config.to_json().items() if key != "device"},
+            "config": self.config.for_file(),
             "graph": graph.to_json(),
             "gains": self.training.gains,
             "base_parameters": self.base_parameters,

@@ -69,6 +69,11 @@ class Bank:
         columns = axes.prefix(self.columns, physical, seen) if self.columns else torch.zeros(1, dtype=torch.int64)
         return axes.prefix(self.rows, physical, seen), columns
 
+    def at(self, widths: Widths, kept: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Row and column positions of the kept channels (positions within each group) at these widths."""
+        columns = axes.chosen(self.columns, widths, kept) if self.columns else torch.zeros(1, dtype=torch.int64)
+        return axes.chosen(self.rows, widths, kept), columns
+
     def read(self, physical: Widths, seen: Widths) -> tuple[Tensor, Tensor]:
         """A copy of the kernels and owners that such a task sees."""
         rows, columns = self.view(physical, seen)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
 
-OFF, ON, LEARNED = 0, 1, 2  # what a kernel's code says: never used, always used, its score decides
+# A kernel's code says: 0, never used; 1, always used; 2, its score decides.
 
 
 @triton.jit

@@ -5,7 +5,7 @@ This is the paper's figure 2: accuracy, loss and grow ratio after each epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -61,6 +61,9 @@ def grow_alone(template: nn.Module, task: Task, config: Config, *, sparse: bool 
             )
             flips.update(opened=0, closed=0)
 
-    learner = Learner(template, config.replace(sparse=sparse, target=0.0, grow=True), observer=watch)
+    alone = config.replace(
+        sparse=sparse, target=0.0, grow=True, refit=False, decide=1.0, recipe=replace(config.recipe, watch=1)
+    )
+    learner = Learner(template, alone, observer=watch)
     report = learner.learn(task)
     return GrowthCurve(sparse, tuple(points), report, learner)

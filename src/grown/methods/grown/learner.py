@@ -178,7 +178,7 @@ class Learner:
         tensors: dict[str, Tensor] = {}
         for name, bank in self.banks.items():
             owner = bank.owner
-            tensors[f"bank/{name}/kernels"] = bank.weight[owner > 0]
+            tensors[f"bank/{name}/kernels"] = bank.kernels[owner > 0]
             tensors[f"bank/{name}/owners"] = bits.pack_numbers(owner)
         tasks = []
         for entry in self.records.values():
@@ -189,7 +189,7 @@ class Learner:
             tensors,
             {
                 "method": "grown",
-                "config": {key: value for key, value in self.config.to_json().items() if key != "device"},
+                "config": self.config.for_file(),
                 "graph": self.graph.to_json(),
                 "gains": self.gains,
                 "base_parameters": self.base_parameters,
@@ -219,10 +219,3 @@ class Learner:
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
         self._template, self.stage = None, None
-
-    @classmethod
-    def from_state(cls, state: State) -> Learner:
-        """The learner that `state()` described."""
-        learner = cls(None)
-        learner.load_state(state)
-        return learner

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grown.data.task import Normalisation
 from grown.io import flat
-from grown.nn import axes, bits
+from grown.nn import bits
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.graph import Graph
@@ -58,8 +58,8 @@ def narrow_kernels(
     `active` and `soft` are of `widths`; `kernels` may have grown to `physical` widths since.
     """
     positions = [flags.nonzero().flatten() for flags in kept]
-    here = _positions(bank, widths, positions)
-    there = here if physical is None else _positions(bank, physical, positions)
+    here = bank.at(widths, positions)
+    there = here if physical is None else bank.at(physical, positions)
     narrow = kernels[there[0][:, None], there[1]]
     on = active[here[0][:, None], here[1]]
     shape = (*on.shape, *([1] * len(bank.kernel)))
@@ -67,12 +67,6 @@ def narrow_kernels(
         narrow = narrow * soft[here[0][:, None], here[1]].view(shape)
     narrow = narrow.masked_fill_(~on.view(shape), 0.0)
     return narrow.flatten(1) if op == "linear" else narrow
-
-
-def _positions(bank: Bank, widths: Widths, kept: list[Tensor]) -> tuple[Tensor, Tensor]:
-    rows = axes.chosen(bank.rows, widths, kept)
-    columns = axes.chosen(bank.columns, widths, kept) if bank.columns else torch.zeros(1, dtype=torch.int64)
-    return rows, columns
 
 
 def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, Bank], physical: Widths) -> Any:

@@ -17,9 +17,7 @@ from grown.growth import budget
 from grown.methods.base import StageReport, TaskReport, probe
 from grown.methods.grown.record import Record
 from grown.methods.grown.settled import Settled, narrow_state, silence
-from grown.nn import axes
 from grown.nn.axes import Widths
-from grown.nn.bank import Bank
 from grown.nn.initial import Initializer
 from grown.nn.layers import MaskSettings
 from grown.nn.masks import Noise
@@ -265,7 +263,7 @@ class Stage:
         new_kernels = {"released": 0, "grown": 0}
         active, soft = {}, {}
         for name, bank in learner.banks.items():
-            rows, columns = _select(bank, structure.widths, positions)
+            rows, columns = bank.at(structure.widths, positions)
             active[name] = structure.active[name][rows][:, columns]
             if final.soft is not None:
                 soft[name] = final.soft[name][rows][:, columns]
@@ -296,9 +294,3 @@ class Stage:
             grew=final.grew,
             new_kernels=new_kernels,
         )
-
-
-def _select(bank: Bank, widths: Widths, positions: list[Tensor]) -> tuple[Tensor, Tensor]:
-    rows = axes.chosen(bank.rows, widths, positions)
-    columns = axes.chosen(bank.columns, widths, positions) if bank.columns else torch.zeros(1, dtype=torch.int64)
-    return rows, columns
