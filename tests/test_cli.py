@@ -115,9 +115,11 @@ def test_width_scales_the_network_but_not_1x(tmp_path: Path) -> None:
 
 
 def test_any_setting_can_be_set(tmp_path: Path) -> None:
-    _, folder = run(Request(tasks=1, epochs=1, out=tmp_path / "a", settings=("sparse=false", "crop=1", "mask=gumbel")))
+    _, folder = run(
+        Request(tasks=1, epochs=1, out=tmp_path / "a", settings=("sparse=false", "crop=1", "decide=0.5", "refit=true"))
+    )
     config = json.loads((folder / "run.json").read_text())["config"]
-    assert (config["sparse"], config["recipe"]["crop"], config["mask"]) == (False, 1, "gumbel")
+    assert (config["sparse"], config["recipe"]["crop"], config["decide"]) == (False, 1, 0.5)
 
 
 def test_an_interrupt_says_so_and_leaves_what_was_finished(tmp_path: Path) -> None:

@@ -122,7 +122,9 @@ def configure(request: Request, preset: presets.Benchmark) -> Config:
 
 
 def override(config: Config, settings: tuple[str, ...]) -> Config:
-    """Settings given as NAME=VALUE; a name is a field of `Config` or of its recipe."""
+    """Settings given as NAME=VALUE, all at once; a name is a field of `Config` or of its recipe."""
+    ours: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -131,13 +133,10 @@ def override(config: Config, settings: tuple[str, ...]) -> Config:
             value = json.loads(text)
         except ValueError:
             value = text
-        if name in RECIPE_FIELDS:
-            config = config.replace(recipe=dataclasses.replace(config.recipe, **{name: value}))
-        elif name in CONFIG_FIELDS:
-            config = config.replace(**{name: value})
-        else:
+        if name not in (*CONFIG_FIELDS, *RECIPE_FIELDS):
             raise unknown("setting", name, (*CONFIG_FIELDS, *RECIPE_FIELDS))
-    return config
+        (recipe if name in RECIPE_FIELDS else ours)[name] = value
+    return config.replace(**ours, recipe=dataclasses.replace(config.recipe, **recipe))
 
 
 def check_device(name: str) -> None:
