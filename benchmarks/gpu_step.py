@@ -28,6 +28,7 @@ from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.train.batches import Batches
 from grown.train.loop import CapturedSteps, Work
+from masked_step import commit_three_quarters
 
 BATCH, CLASSES, IMAGES = 64, 5, 2240
 
@@ -98,12 +99,7 @@ def measure(size: float, rate: float, bandwidth: float) -> dict[str, Any]:
         grow=False, seed_size=size, max_size=2.0, width_multiple=8, target=0.0, device="cuda", recipe=recipe
     )
     learner = grown.Learner(backbone("vgg16-bn-pool"), config)
-    first = learner.open(task("first"))
-    with torch.no_grad():
-        for layer in first.network.masked().values():
-            assert layer.scores is not None
-            layer.scores.copy_(torch.rand(layer.scores.shape) - 0.25)
-    first.commit()
+    commit_three_quarters(learner.open(task("first")))
     stage = learner.open(task("second"))
     batches = Batches(stage.fit, stage.normalise, recipe, "cuda", 0)
     began = time.perf_counter()

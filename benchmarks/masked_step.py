@@ -35,6 +35,15 @@ BATCH, CLASSES = 64, 5
 LIMIT = 1.3
 
 
+def commit_three_quarters(stage: grown.Stage) -> None:
+    """Commit a task that uses three quarters of its kernels, drawn; the rest is released."""
+    with torch.no_grad():
+        for layer in stage.network.masked().values():
+            assert layer.scores is not None
+            layer.scores.copy_(torch.rand(layer.scores.shape) - 0.25)
+    stage.commit()
+
+
 def make_stage(name: str, width: float, image: int, channels: int, expand: bool) -> grown.Stage:
     """A second task's stage, after a first one left a quarter of the kernels free."""
     torch.manual_seed(0)
@@ -47,12 +56,7 @@ def make_stage(name: str, width: float, image: int, channels: int, expand: bool)
         part = (draw.integers(0, 256, (len(labels), image, image, channels), dtype=np.uint8), labels)
         return grown.Task(label, train=part, test=part)
 
-    stage = learner.open(task("first"))
-    with torch.no_grad():
-        for layer in stage.network.masked().values():
-            assert layer.scores is not None
-            layer.scores.copy_(torch.rand(layer.scores.shape) - 0.25)
-    stage.commit()
+    commit_three_quarters(learner.open(task("first")))
     stage = learner.open(task("second"))
     if expand and not stage.expand():
         raise RuntimeError("there was no room to expand")

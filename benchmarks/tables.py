@@ -31,55 +31,68 @@ def spread(values: list[float], digits: int) -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
 def stream_table(benchmark: str) -> str:
     """A row for each method and label, over its seeds."""
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for path in sorted((RESULTS / benchmark).glob("*.json")):
         result = json.loads(path.read_text())
         cells.setdefault((result["method"], result["label"]), []).append(result)
-    lines = [
-        "| | average accuracy (%) | forgetting | tasks that grew | size | bytes | seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for key, name in NAMES.items():
         if key not in cells:
             continue
         runs = cells[key]
         grew = [sum(task["grew"] for task in run["tasks"][1:]) for run in runs]
         later = len(runs[0]["tasks"]) - 1
-        growth = f"{min(grew)} to {max(grew)} of {later}" if key[0] == "grown" else ""
-        lines.append(
-            f"| {name} | {spread([run['average_accuracy'] for run in runs], 2)} "
-            f"| {max(run['forgetting'] for run in runs):g} "
-            f"| {growth} "
-            f"| {spread([run['size_x'] for run in runs], 2)}x | {spread([run['bytes_x'] for run in runs], 2)}x "
-            f"| {statistics.mean(run['seconds']['total'] for run in runs):.0f} |"
+        rows.append(
+            [
+                name,
+                spread([run["average_accuracy"] for run in runs], 2),
+                f"{max(run['forgetting'] for run in runs):g}",
+                f"{min(grew)} to {max(grew)} of {later}" if key[0] == "grown" else "",
+                f"{spread([run['size_x'] for run in runs], 2)}x",
+                f"{spread([run['bytes_x'] for run in runs], 2)}x",
+                f"{statistics.mean(run['seconds']['total'] for run in runs):.0f}",
+            ]
         )
-    return "\n".join(lines)
+    header = ["", "average accuracy (%)", "forgetting", "tasks that grew", "size", "bytes", "seconds"]
+    return markdown(header, rows)
 
 
 def masked_step_table() -> str:
     """What masks cost."""
-    data = json.loads((RESULTS / "masked_step.json").read_text())
-    lines = ["| network | stage | plain step | masked step | ratio |", "|---|---|---|---|---|"]
-    for row in data["rows"]:
-        lines.append(
-            f"| {row['network']}, width {row['width']:g} | {row['stage']} | {row['plain_ms']:.1f} ms "
-            f"| {row['masked_ms']:.1f} ms | {row['ratio']:.2f} |"
-        )
-    return "\n".join(lines)
+    rows = [
+        [
+            f"{row['network']}, width {row['width']:g}",
+            row["stage"],
+            f"{row['plain_ms']:.1f} ms",
+            f"{row['masked_ms']:.1f} ms",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in json.loads((RESULTS / "masked_step.json").read_text())["rows"]
+    ]
+    return markdown(["network", "stage", "plain step", "masked step", "ratio"], rows)
 
 
 def gpu_step_table() -> str:
     """A step against its floor."""
-    data = json.loads((RESULTS / "gpu_step.json").read_text())
-    lines = ["| size | Scratch's step | GROWN's step | ratio | floor |", "|---|---|---|---|---|"]
-    for row in data["rows"]:
-        lines.append(
-            f"| {row['size']:g}x | {row['scratch_ms']:.2f} ms | {row['grown_ms']:.2f} ms | {row['ratio']:.2f} "
-            f"| {row['floor_ms']:.2f} ms |"
-        )
-    return "\n".join(lines)
+    rows = [
+        [
+            f"{row['size']:g}x",
+            f"{row['scratch_ms']:.2f} ms",
+            f"{row['grown_ms']:.2f} ms",
+            f"{row['ratio']:.2f}",
+            f"{row['floor_ms']:.2f} ms",
+        ]
+        for row in json.loads((RESULTS / "gpu_step.json").read_text())["rows"]
+    ]
+    return markdown(["size", "Scratch's step", "GROWN's step", "ratio", "floor"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

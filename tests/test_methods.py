@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import grown
+from grown.data.task import measure
 from grown.errors import ConfigError, TaskError
 from grown.methods import METHODS, method
 from grown.train.evaluate import evaluate
@@ -93,6 +94,17 @@ def test_it_refuses_what_does_not_fit(name: str) -> None:
     for ask in (made.network, made.normalisation):  # type: ignore[attr-defined]
         with pytest.raises(ConfigError, match="unknown task"):
             ask("absent")
+
+
+@pytest.mark.parametrize("name", ["scratch", "finetune"])
+def test_a_refit_of_a_plain_network_is_a_stage_of_its_own(name: str) -> None:
+    task = make_task("t", noise=90.0)
+    once = method(name)(Branchy(), quick()).learn(task)
+    made = method(name)(Branchy(), quick(refit=True))
+    twice = made.learn(task)
+    assert [stage.name for stage in once.stages] == ["train"]
+    assert [(stage.name, stage.val) for stage in twice.stages] == [("train", twice.val), ("refit", None)]
+    assert made.normalisation("t") == measure(task.train)
 
 
 def test_scratch_counts_a_network_a_task_and_finetune_starts_from_a_copy() -> None:

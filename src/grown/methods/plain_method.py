@@ -82,10 +82,14 @@ class PlainMethod:
         part, held_out = task.hold_out(self.config.holdout, self.config.seed)
         normalise = measure(part)
         parent = self.parent(task.name)
+        epochs = self.config.recipe.epochs
         result = self.training.train(task, part, held_out, normalise, parent)
+        stages = [StageReport("train", epochs, result.val, time.perf_counter() - began)]
         if self.config.refit:
+            again = time.perf_counter()
             normalise = measure(task.train)
             self.training.train(task, task.train, held_out, normalise, parent)
+            stages.append(StageReport("refit", epochs, None, time.perf_counter() - again))
         network = self.training.networks[task.name]
         self._records[task.name] = (task.classes, normalise, probe(network, graph.input_shape), result.val)
         seconds = time.perf_counter() - began
@@ -96,7 +100,7 @@ class PlainMethod:
             classes=task.classes,
             target=None,
             val=result.val,
-            stages=(StageReport("train", self.config.recipe.epochs, result.val, seconds),),
+            stages=tuple(stages),
             grew=True,
             new_kernels={"released": 0, "grown": kernels},
             size=self.size(),
