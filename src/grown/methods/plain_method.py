@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,12 +19,21 @@ from grown.io import container, flat
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, probe
-from grown.methods.plain import PlainTraining
+from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import trace
-from grown.nn.bank import make_banks
+from grown.nn.bank import FORMATS, make_banks
 from grown.nn.graph import Graph
 from grown.nn.initial import measure_gains
 from grown.nn.plain import build, divide, fill, own_shapes
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves beside its network. Seconds are a share of those of all that trained side by side."""
+
+    normalise: Normalisation
+    val: float
+    stages: tuple[StageReport, ...]
 
 
 class PlainMethod:
@@ -47,6 +57,7 @@ class PlainMethod:
         self._template = template
         self._given_base = base_parameters
         self._records: dict[str, tuple[tuple[str, ...], Normalisation, Tensor, float]] = {}
+        self._trained: dict[str, Trained] = {}  # not yet learned, but trained together with others
         if template is not None:
             trace.check(template)
             if input_shape is not None:
@@ -73,41 +84,59 @@ class PlainMethod:
         raise NotImplementedError
 
     def learn(self, task: Task) -> TaskReport:
-        """Train this task's network."""
+        """Train this task's network, unless that was done together with others."""
         began = time.perf_counter()
-        if self._template is not None:
-            self._read(self._template, task.input_shape)
+        self._check([task])
         graph = self.training.graph
-        check_fits(task, self._records, graph.input_shape)
-        part, held_out = task.hold_out(self.config.holdout, self.config.seed)
-        normalise = measure(part)
-        parent = self.parent(task.name)
-        epochs = self.config.recipe.epochs
-        result = self.training.train(task, part, held_out, normalise, parent)
-        stages = [StageReport("train", epochs, result.val, time.perf_counter() - began)]
-        if self.config.refit:
-            again = time.perf_counter()
-            normalise = measure(task.train)
-            self.training.train(task, task.train, held_out, normalise, parent)
-            stages.append(StageReport("refit", epochs, None, time.perf_counter() - again))
+        if task.name not in self._trained:
+            self._train([task])
+        trained = self._trained.pop(task.name)
         network = self.training.networks[task.name]
-        self._records[task.name] = (task.classes, normalise, probe(network, graph.input_shape), result.val)
-        seconds = time.perf_counter() - began
+        self._records[task.name] = (task.classes, trained.normalise, probe(network, graph.input_shape), trained.val)
+        seconds = sum(stage.seconds for stage in trained.stages) + time.perf_counter() - began
         banks = make_banks(graph.banked(), self.training.channels)
         kernels = sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
         report = TaskReport(
             name=task.name,
             classes=task.classes,
             target=None,
-            val=result.val,
-            stages=tuple(stages),
+            val=trained.val,
+            stages=trained.stages,
             grew=True,
             new_kernels={"released": 0, "grown": kernels},
             size=self.size(),
             seconds=seconds,
         )
-        self._emit({"event": "committed", "task": task.name, "val": result.val, "target": None, "grew": True})
+        self._emit({"event": "committed", "task": task.name, "val": trained.val, "target": None, "grew": True})
         return report
+
+    def _check(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            if self._template is not None:
+                self._read(self._template, task.input_shape)
+            check_fits(task, self._records, self.training.graph.input_shape)
+
+    def _train(self, tasks: list[Task]) -> None:
+        """Train these tasks' networks, side by side: on a part of the data for their scores, then on all of it."""
+        began = time.perf_counter()
+        config, jobs = self.config, []
+        for task in tasks:
+            part, held_out = task.hold_out(config.holdout, config.seed)
+            parent = self.parent(task.name)
+            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding, parent))
+            if config.refit:
+                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), config.recipe, parent))
+        results = self.training.train_together(jobs)
+        share = (time.perf_counter() - began) / sum(job.recipe.epochs for job in jobs)  # seconds an epoch
+        each = len(jobs) // len(tasks)
+        for number, task in enumerate(tasks):
+            mine = slice(number * each, (number + 1) * each)
+            val = results[mine][0].val
+            stages = tuple(
+                StageReport(name, job.recipe.epochs, score, share * job.recipe.epochs)
+                for name, job, score in zip(("train", "refit"), jobs[mine], (val, None), strict=False)
+            )
+            self._trained[task.name] = Trained(jobs[mine][-1].normalise, val, stages)
 
     @property
     def tasks(self) -> list[str]:
@@ -144,7 +173,7 @@ class PlainMethod:
             network = self.training.networks[name].state_dict()
             prefix = f"task/{number}/"
             kernels = [network[f"{node.name}.weight"].flatten() for node in graph.banked()]
-            tensors[prefix + "kernels"] = torch.cat(kernels)
+            tensors[prefix + "kernels"] = torch.cat(kernels).to(FORMATS[self.config.kernel_format])
             shapes = own_shapes(graph, self.training.channels, self.training.widths, len(classes))
             for part, keys in divide(graph, shapes).items():
                 tensors[prefix + part] = flat.flatten(network, keys)
@@ -192,7 +221,7 @@ class PlainMethod:
             values |= flat.split(prefix + part, tensors[prefix + part], keys)
         plain = network.state_dict()
         shapes = {f"{node.name}.weight": plain[f"{node.name}.weight"].shape for node in graph.banked()}
-        values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"], shapes)
+        values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"].float(), shapes)
         normalise = Normalisation(tuple(entry["mean"]), tuple(entry["deviation"]))  # type: ignore[arg-type]
         self.training.networks[str(entry["name"])] = fill(network, values)
         record = (classes, normalise, tensors[prefix + "probe"], float(entry["val"]))  # type: ignore[arg-type]

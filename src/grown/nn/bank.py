@@ -14,6 +14,7 @@ from grown.nn.graph import Node
 from grown.nn.groups import Axis, Channels
 
 FREE = 0
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}  # how kernels are stored
 
 
 class Bank:
@@ -125,3 +126,8 @@ def make_banks(nodes: list[Node], channels: Channels) -> dict[str, Bank]:
         depthwise = node.op == "conv" and bool(node.attrs["depthwise"])
         banks[node.name] = Bank(node.name, rows, None if depthwise else columns, kernel, widths)
     return banks
+
+
+def as_stored(kernels: Tensor, kind: str) -> Tensor:
+    """The kernels' values as a file of this format gives them back."""
+    return kernels.to(FORMATS[kind]).to(kernels.dtype)

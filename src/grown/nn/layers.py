@@ -169,11 +169,15 @@ def _pad(x: Tensor, attrs: dict[str, Any]) -> Tensor:
 
 
 class Head(nn.Module):
-    """A task's own last layer (classes, channels x repeat)."""
+    """A task's own last layer (classes, channels x repeat).
+
+    While it is turned it has several rows a class: in training it answers with all, otherwise with the first of each.
+    """
 
     def __init__(self, classes: int, channels: int, repeat: int, bias: bool, generator: torch.Generator) -> None:
         super().__init__()
         self.repeat = repeat
+        self.turns = 1
         spread = 1.0 / max(1, channels * repeat) ** 0.5
         start = torch.empty(classes, channels * repeat).uniform_(-spread, spread, generator=generator)
         self.weight = nn.Parameter(start)
@@ -181,9 +185,34 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        if self.turns > 1 and not self.training:
+            weight, bias = weight[:: self.turns], None if bias is None else bias[:: self.turns]
         if gate is not None:
             weight = weight * (gate.repeat_interleave(self.repeat) if self.repeat > 1 else gate)
-        return F.linear(x, weight, self.bias)
+        return F.linear(x, weight, bias)
+
+    @torch.no_grad()
+    def turn(self, turns: int, generator: torch.Generator) -> None:
+        """Have so many rows a class: the present one first, the others drawn anew."""
+        classes, columns = self.weight.shape
+        spread = 1.0 / max(1, columns) ** 0.5
+        wide = torch.empty(classes, turns, columns).uniform_(-spread, spread, generator=generator)
+        wide[:, 0] = self.weight.cpu()
+        self.weight = nn.Parameter(wide.flatten(0, 1).to(self.weight.device))
+        if self.bias is not None:
+            bias = torch.zeros(classes, turns, device=self.bias.device)
+            bias[:, 0] = self.bias
+            self.bias = nn.Parameter(bias.flatten())
+        self.turns = turns
+
+    @torch.no_grad()
+    def upright(self) -> None:
+        """Only the first row of each class again."""
+        self.weight = nn.Parameter(self.weight[:: self.turns].clone())
+        if self.bias is not None:
+            self.bias = nn.Parameter(self.bias[:: self.turns].clone())
+        self.turns = 1
 
     @torch.no_grad()
     def widen(self, columns: Tensor, channels: int, generator: torch.Generator) -> None:

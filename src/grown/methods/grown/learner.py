@@ -23,7 +23,7 @@ from grown.methods.grown.stage import Stage
 from grown.methods.grown.target import Targets
 from grown.nn import bits, trace
 from grown.nn.axes import Widths
-from grown.nn.bank import Bank, make_banks, no_widths
+from grown.nn.bank import FORMATS, Bank, make_banks, no_widths
 from grown.nn.graph import Graph
 from grown.nn.groups import Channels, find_channels
 from grown.nn.initial import measure_gains
@@ -178,7 +178,7 @@ class Learner:
         tensors: dict[str, Tensor] = {}
         for name, bank in self.banks.items():
             owner = bank.owner
-            tensors[f"bank/{name}/kernels"] = bank.kernels[owner > 0]
+            tensors[f"bank/{name}/kernels"] = bank.kernels[owner > 0].to(FORMATS[self.config.kernel_format])
             tensors[f"bank/{name}/owners"] = bits.pack_numbers(owner)
         tasks = []
         for entry in self.records.values():
@@ -210,7 +210,7 @@ class Learner:
             for name, bank in self.banks.items():
                 extent = bank.extent(self.widths)
                 owner = bits.unpack_numbers(tensors[f"bank/{name}/owners"], extent[0] * extent[1])
-                bank.restore(owner.view(extent), tensors[f"bank/{name}/kernels"])
+                bank.restore(owner.view(extent), tensors[f"bank/{name}/kernels"].float())
             self.records = {}
             for entry in meta["tasks"]:
                 loaded = record.from_file(entry, tensors, self.graph, self.channels, self.banks, self.widths)
