@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from grown import seeds
 from grown.config import Config, Recipe
-from grown.data.task import Normalisation, Part, Task
+from grown.data.task import Normalisation, Part
 from grown.methods.base import Observer
 from grown.nn.axes import Widths
 from grown.nn.bank import as_stored, make_banks
@@ -27,6 +27,16 @@ from grown.train.statistics import estimate_statistics
 from grown.train.turns import TurnedHead
 
 
+class Named(Protocol):
+    """As much of a task as a training asks for beside its images."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+
 @dataclass(frozen=True)
 class PlainResult:
     """A trained plain network and its held-out accuracy."""
@@ -39,7 +49,7 @@ class PlainResult:
 class PlainJob:
     """One training: a part of a task, from scratch or from an earlier task's network, by a recipe."""
 
-    task: Task
+    task: Named
     part: Part
     held_out: Part
     normalise: Normalisation
@@ -59,7 +69,7 @@ class PlainTraining:
         self.widths: Widths = self.channels.template_widths()
         self.networks: dict[str, nn.Module] = {}
 
-    def fresh(self, task: Task, seed: int) -> nn.Module:
+    def fresh(self, task: Named, seed: int) -> nn.Module:
         """An untrained network, drawn as the template was."""
         network = start(build(self.graph, self.channels, self.widths, len(task.classes)))
         initializer = Initializer(self.gains, seed, 0)
@@ -72,7 +82,7 @@ class PlainTraining:
             _draw_head(_layer(network, self.graph.head.name), initializer)
         return network
 
-    def copied(self, parent: str, task: Task, seed: int) -> nn.Module:
+    def copied(self, parent: str, task: Named, seed: int) -> nn.Module:
         """An earlier task's network with a new head."""
         network = self.fresh(task, seed)
         head = f"{self.graph.head.name}."

@@ -26,6 +26,8 @@ from grown.nn.graph import Graph
 from grown.nn.initial import measure_gains
 from grown.nn.plain import build, divide, fill, own_shapes
 
+PlainRecord = tuple[tuple[str, ...], Normalisation, Tensor, float]  # classes, normalisation, probe, held-out accuracy
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -56,7 +58,7 @@ class PlainMethod:
         self.observer = observer
         self._template = template
         self._given_base = base_parameters
-        self._records: dict[str, tuple[tuple[str, ...], Normalisation, Tensor, float]] = {}
+        self._records: dict[str, PlainRecord] = {}
         self._trained: dict[str, Trained] = {}  # not yet learned, but trained together with others
         if template is not None:
             trace.check(template)
@@ -94,8 +96,6 @@ class PlainMethod:
         network = self.training.networks[task.name]
         self._records[task.name] = (task.classes, trained.normalise, probe(network, graph.input_shape), trained.val)
         seconds = sum(stage.seconds for stage in trained.stages) + time.perf_counter() - began
-        banks = make_banks(graph.banked(), self.training.channels)
-        kernels = sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
         report = TaskReport(
             name=task.name,
             classes=task.classes,
@@ -103,7 +103,7 @@ class PlainMethod:
             val=trained.val,
             stages=trained.stages,
             grew=True,
-            new_kernels={"released": 0, "grown": kernels},
+            new_kernels={"released": 0, "grown": self._kernels()},
             size=self.size(),
             seconds=seconds,
         )
@@ -138,6 +138,11 @@ class PlainMethod:
             )
             self._trained[task.name] = Trained(jobs[mine][-1].normalise, val, stages)
 
+    def _kernels(self) -> int:
+        """How many kernels one network has."""
+        banks = make_banks(self.training.graph.banked(), self.training.channels)
+        return sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
+
     @property
     def tasks(self) -> list[str]:
         """The names of the tasks learned so far, in their order."""
@@ -169,34 +174,46 @@ class PlainMethod:
     def state(self) -> State:
         """Every network, as data."""
         graph, tensors, tasks = self.training.graph, {}, []
-        for number, (name, (classes, normalise, logits, val)) in enumerate(self._records.items(), start=1):
+        for number, (name, record) in enumerate(self._records.items(), start=1):
             network = self.training.networks[name].state_dict()
             prefix = f"task/{number}/"
             kernels = [network[f"{node.name}.weight"].flatten() for node in graph.banked()]
             tensors[prefix + "kernels"] = torch.cat(kernels).to(FORMATS[self.config.kernel_format])
-            shapes = own_shapes(graph, self.training.channels, self.training.widths, len(classes))
+            shapes = own_shapes(graph, self.training.channels, self.training.widths, len(record[0]))
             for part, keys in divide(graph, shapes).items():
                 tensors[prefix + part] = flat.flatten(network, keys)
-            tensors[prefix + "probe"] = logits
-            tasks.append(
-                {
-                    "number": number,
-                    "name": name,
-                    "classes": list(classes),
-                    "mean": list(normalise.mean),
-                    "deviation": list(normalise.deviation),
-                    "val": val,
-                }
-            )
-        meta = {
+            tensors[prefix + "probe"] = record[2]
+            tasks.append(self._entry(number, name, record))
+        return State(tensors, {**self._about(), "tasks": tasks})
+
+    def _about(self) -> dict[str, Any]:
+        """What a file says beside its tasks."""
+        return {
             "method": self.name,
             "config": self.config.for_file(),
-            "graph": graph.to_json(),
+            "graph": self.training.graph.to_json(),
             "gains": self.training.gains,
             "base_parameters": self.base_parameters,
-            "tasks": tasks,
         }
-        return State(tensors, meta)
+
+    @staticmethod
+    def _entry(number: int, name: str, record: PlainRecord) -> dict[str, Any]:
+        """What a file says of a task beside its tensors."""
+        classes, normalise, _, val = record
+        return {
+            "number": number,
+            "name": name,
+            "classes": list(classes),
+            "mean": list(normalise.mean),
+            "deviation": list(normalise.deviation),
+            "val": val,
+        }
+
+    @staticmethod
+    def _record(entry: dict[str, Any], logits: Tensor) -> PlainRecord:
+        """The record that `_entry` described."""
+        normalise = Normalisation(tuple(entry["mean"]), tuple(entry["deviation"]))
+        return tuple(str(c) for c in entry["classes"]), normalise, logits, float(entry["val"])
 
     def load_state(self, state: State) -> None:
         """Become what was saved."""
@@ -206,15 +223,20 @@ class PlainMethod:
             self._given_base = int(meta["base_parameters"])
             self._adopt(Graph.from_json(meta["graph"]), dict(meta["gains"]))
             self._records = {}
-            for entry in meta["tasks"]:
-                self._load_task(entry, tensors)
+            self._load_tasks(meta, tensors)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
         self._template = None
 
-    def _load_task(self, entry: dict[str, object], tensors: dict[str, Tensor]) -> None:
+    def _load_tasks(self, meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        for entry in meta["tasks"]:
+            self._load_task(entry, tensors)
+
+    def _load_task(self, entry: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         training, graph = self.training, self.training.graph
-        prefix, classes = f"task/{entry['number']}/", tuple(str(c) for c in entry["classes"])  # type: ignore[attr-defined]
+        prefix = f"task/{entry['number']}/"
+        record = self._record(entry, tensors[prefix + "probe"])
+        classes = record[0]
         network = build(graph, training.channels, training.widths, len(classes))
         values: dict[str, Tensor] = {}
         for part, keys in divide(graph, own_shapes(graph, training.channels, training.widths, len(classes))).items():
@@ -222,7 +244,5 @@ class PlainMethod:
         plain = network.state_dict()
         shapes = {f"{node.name}.weight": plain[f"{node.name}.weight"].shape for node in graph.banked()}
         values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"].float(), shapes)
-        normalise = Normalisation(tuple(entry["mean"]), tuple(entry["deviation"]))  # type: ignore[arg-type]
         self.training.networks[str(entry["name"])] = fill(network, values)
-        record = (classes, normalise, tensors[prefix + "probe"], float(entry["val"]))  # type: ignore[arg-type]
         self._records[str(entry["name"])] = record
