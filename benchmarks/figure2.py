@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import drawing
+from committed import spread
 from grown import data
 from grown.bench import folder, presets
 from grown.bench.runner import check_device, make_template, override
@@ -154,12 +155,6 @@ def exceeds_zero(values: list[float]) -> bool:
     """The criterion."""
     error = statistics.stdev(values) / math.sqrt(len(values))
     return min(values) > 0 and statistics.mean(values) > 2 * error
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Mean and standard deviation."""
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def compare(result: dict[str, Any]) -> dict[str, Difference]:
