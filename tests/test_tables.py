@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tables
-
-
-def write(folder: Path, method: str, label: str, seed: int = 0, **changes: Any) -> None:
-    """A result of three tasks, made up."""
-    result = {
-        "benchmark": "cifar100-superclass",
-        "method": method,
-        "label": label,
-        "backbone": "vgg16-bn-pool",
-        "recipe": "best",
-        "protocol": "honest",
-        "seed": seed,
-        "base_parameters": 1000,
-        "tasks": [{"grew": grew} for grew in (True, False, seed > 0)],
-        "average_accuracy": 80.0 + seed,
-        "forgetting": 0.0,
-        "size_x": 0.25,
-        "bytes_x": 0.375 + seed / 4,
-        "seconds": {"total": 100.0 + 10 * seed},
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{method}-{label.replace(':', '-')}-{seed}-{len(list(folder.iterdir()))}.json"
-    (folder / name).write_text(json.dumps({**result, **changes}))
+from helpers import write_result as write
 
 
 def rows(folder: Path) -> list[list[str]]:
