@@ -75,6 +75,11 @@ class Bank:
         columns = axes.chosen(self.columns, widths, kept) if self.columns else torch.zeros(1, dtype=torch.int64)
         return axes.chosen(self.rows, widths, kept), columns
 
+    def owners(self, physical: Widths, seen: Widths) -> Tensor:
+        """A copy of the owners that such a task sees."""
+        rows, columns = self.view(physical, seen)
+        return self._owner[rows[:, None], columns]
+
     def read(self, physical: Widths, seen: Widths) -> tuple[Tensor, Tensor]:
         """A copy of the kernels and owners that such a task sees."""
         rows, columns = self.view(physical, seen)

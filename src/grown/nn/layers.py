@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grown.nn import accelerate, masks
+from grown.nn import accelerate, aside, masks
 from grown.nn.graph import Node
 
 
@@ -109,10 +109,14 @@ class MaskedLayer(nn.Module):
         if kernels := self._fusable():
             half = torch.is_autocast_enabled("cuda")
             dtype = torch.get_autocast_dtype("cuda") if half else torch.float32
-            fast: Tensor = kernels.fused_kernels(
-                self.frozen, self.weight, self.scores, self.codes, self.share, gate, dtype
-            )
-            return fast
+
+            def make() -> Tensor:
+                fast: Tensor = kernels.fused_kernels(
+                    self.frozen, self.weight, self.scores, self.codes, self.share, gate, dtype
+                )
+                return fast
+
+            return aside.run(make, gate) if aside.is_on() else make()
         mask = self.mask() if gate is None else self.mask() * gate
         share = None if self.all_trainable else self.share
         return masks.masked_kernels(self.frozen, self.weight, mask, share)
@@ -134,6 +138,9 @@ class MaskedLayer(nn.Module):
         if attrs["padding_mode"] != "zeros":
             x, padding = _pad(x, attrs), 0
         groups = weight.shape[0] if attrs["depthwise"] else 1
+        if aside.is_on() and groups == 1 and self.bias is None and not isinstance(padding, str) and self._fusable():
+            pair = (padding, padding) if isinstance(padding, int) else tuple(padding)
+            return aside.convolve(x, weight, tuple(attrs["stride"]), pair, tuple(attrs["dilation"]))
         return F.conv2d(x, weight, self.bias, attrs["stride"], padding, attrs["dilation"], groups)
 
     @torch.no_grad()

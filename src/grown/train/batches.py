@@ -19,6 +19,7 @@ from grown.data.task import Normalisation, Part
 from grown.errors import ConfigError
 from grown.train import policy, turns
 
+EVALUATION_BATCH = 250  # fixed: another batch size may change the last bits
 UNUSED = 10**6  # epochs from here on are not trained on
 
 
@@ -168,5 +169,6 @@ class Batches:
         """Augmented inputs alone, for the statistics of norms: not mixed, from epochs that no training has."""
         for epoch in range(UNUSED, UNUSED + epochs):
             self.begin(epoch)
-            for step in range(self.steps):
-                yield self.at(step).x
+            x = self.whole().x
+            count = len(x) // EVALUATION_BATCH * EVALUATION_BATCH or len(x)
+            yield from torch.split(x[:count], EVALUATION_BATCH)  # of one size, which evaluation has too

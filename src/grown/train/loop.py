@@ -19,6 +19,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from grown import seeds
 from grown.config import Recipe
+from grown.nn import accelerate, aside
 from grown.train import turns
 from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
@@ -100,7 +101,7 @@ class _Lane:
     def __init__(self, work: Work) -> None:
         self.work = work
         work.network.train()
-        self.steps = CapturedSteps(work)
+        self.steps = CapturedSteps(work, shared=True)
         self.number = 1
         self.steps.begin(1)
         self.left = work.batches.steps
@@ -182,7 +183,7 @@ class CapturedSteps:
     An epoch's images are augmented together before it begins, into memory that the graph reads from.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, shared: bool = False) -> None:
         self.work = work
         self.batches, self.recipe = batches, recipe = work.batches, work.recipe
         device = batches.device
@@ -200,6 +201,9 @@ class CapturedSteps:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        # Alone on a GPU, a masked network's small kernels run beside each other; lanes fill it as it is.
+        apart = device.type == "cuda" and not shared and accelerate.fused() is not None
+        self._side: Any = torch.cuda.Stream(device) if apart else None  # type: ignore[no-untyped-call]
         self._gates = getattr(work.network, "gate_log", None)
         if self._gates is not None:
             self._gates.begin(batches.steps)
@@ -234,8 +238,14 @@ class CapturedSteps:
         share = self._factors.index_select(0, self._overall)
         for rate, full in self._rates:
             rate.copy_((full * share).squeeze(0))
-        loss, entropy = loss_of(self.work, self._batch())
-        loss.backward()  # type: ignore[no-untyped-call]
+        batch = self._batch()
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream())
+        with aside.beside(self._side):
+            loss, entropy = loss_of(self.work, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

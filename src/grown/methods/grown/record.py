@@ -176,7 +176,7 @@ def _read_picked(
     unread = tensors.get(prefix + "soft", torch.zeros(0))
     for (name, where), part in zip(earlier.items(), picked, strict=True):
         bank = banks[name]
-        active = bank.read(physical, record.widths)[1] == record.number
+        active = bank.owners(physical, record.widths) == record.number
         active[where] = part
         if record.soft is not None:
             rest = int((~part).sum())
@@ -191,5 +191,5 @@ def _read_picked(
 
 def _earlier(record: Record, bank: Bank, physical: Widths) -> Tensor:
     """Which kernels in a task's view an earlier task owned: those that it could pick."""
-    _, owner = bank.read(physical, record.widths)
+    owner = bank.owners(physical, record.widths)
     return (owner > 0) & (owner < record.number)
