@@ -15,7 +15,6 @@ from rich.console import Console
 
 import grown
 from grown.bench.runner import Request, run
-from grown.cli.main import main
 from grown.report.progress import Clock, LiveView, view_for
 
 RESULT_KEYS = {
@@ -26,12 +25,6 @@ RESULT_KEYS = {
 TASK_KEYS = {
     "name", "classes", "target", "val", "test", "stages", "grew", "new_kernels", "size_x", "bytes_x", "bytes",
 }  # fmt: skip
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def without_times(result: dict) -> dict:

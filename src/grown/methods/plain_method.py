@@ -18,7 +18,7 @@ from grown.growth.budget import parameters
 from grown.io import container, flat
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
-from grown.methods.base import Observer, StageReport, TaskReport, check_fits, probe
+from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import trace
 from grown.nn.bank import FORMATS, make_banks
@@ -121,7 +121,7 @@ class PlainMethod:
         began = time.perf_counter()
         config, jobs = self.config, []
         for task in tasks:
-            part, held_out = task.hold_out(config.holdout, config.seed)
+            part, held_out = parts_of(task, config)
             parent = self.parent(task.name)
             jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding, parent))
             if config.refit:
