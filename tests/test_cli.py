@@ -16,6 +16,7 @@ from rich.console import Console
 import grown
 from grown.bench.runner import Request, run
 from grown.report.progress import Clock, LiveView, view_for
+from helpers import call
 
 RESULT_KEYS = {
     "benchmark", "method", "label", "backbone", "recipe", "protocol", "seed", "device", "base_parameters", "tasks",
