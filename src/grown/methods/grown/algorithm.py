@@ -45,7 +45,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         # A later task opens with a selective mask on all frozen kernels, and released kernels to train: Eq. 5 and 7.
         stage = learner.open(task)
         target = learner.targets.of(stage)
-        best, expansions = _train(stage), 0
+        best, expansions = train(stage), 0
 
         # If current accuracy < target accuracy: grow sparsely, Eq. 8, and resume the procedure.
         while learner.config.grow and _misses(best, target, learner.config.margin):
@@ -54,7 +54,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
             if not learner.config.trial:
                 expansions = stage.expansions
                 continue
-            grown = _train(stage)
+            grown = train(stage)
             # Growth that gained nothing on the held-out images was not necessary.
             if grown.val.accuracy > best.val.accuracy:
                 best, expansions = grown, stage.expansions
@@ -62,7 +62,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         # The held-out images have decided; now they may be learned from too.
         if learner.config.refit:
             stage = stage.anew_with_all_data(expansions)
-            best = dataclasses.replace(_train(stage), val=best.val)
+            best = dataclasses.replace(train(stage), val=best.val)
 
         # Otherwise set the current model as w_t.
         report = stage.commit(best, target)
@@ -74,7 +74,7 @@ def _misses(settled: Settled, target: float | None, margin: float) -> bool:
     return target is not None and settled.val.accuracy < target - margin
 
 
-def _train(stage: Stage) -> Settled:
+def train(stage: Stage) -> Settled:
     """One training of the stage's network, then its plain network with statistics of its own."""
     learner, config = stage.learner, stage.learner.config
     began = time.perf_counter()

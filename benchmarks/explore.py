@@ -1,0 +1,117 @@
+"""Compare settings on held-out images alone, before any test image is read.
+
+    python benchmarks/explore.py scratch VARIANTS.json --data DIR --out FILE.json
+    python benchmarks/explore.py grown VARIANTS.json --data DIR --out FILE.json
+
+VARIANTS.json names variants: {"wide": {"width": 1.0, "policy": "trivial"}, ...}. A variant sets fields of the recipe
+and of the settings, and beside them `backbone`, `width` (Scratch), `tasks` (the first so many; 10) and, for GROWN, `grow`:
+the numbers of the tasks that expand before they train, so that what growth brings is seen without what decides on it.
+A fifth of each task's training images is held out; its accuracy, averaged over the tasks, is the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import grown
+from grown import data
+from grown.bench.presets import BENCHMARKS, RECIPES
+from grown.bench.runner import CONFIG_FIELDS, RECIPE_FIELDS, make_template
+from grown.config import Config
+from grown.methods.grown import algorithm
+
+BENCHMARK = "cifar100-superclass"
+HOLDOUT = 0.2
+
+
+def configure(variant: dict[str, Any], device: str, base: str) -> Config:
+    """The benchmark's settings for one training a task, with what the variant changes."""
+    recipe = {name: value for name, value in variant.items() if name in RECIPE_FIELDS}
+    ours = {name: value for name, value in variant.items() if name in CONFIG_FIELDS}
+    if unknown := set(variant) - set(recipe) - set(ours):
+        raise SystemExit(f"unknown settings {sorted(unknown)}")
+    plain: dict[str, Any] = {"holdout": HOLDOUT, "refit": False, "decide": 1.0, "trial": True, "target": 0.0}
+    room = {"max_size": 8.0, "task_size": 1.0}  # what grows is said by `grow`
+    changed = dataclasses.replace(RECIPES[base], watch=1000, **recipe)
+    return BENCHMARKS[BENCHMARK].config.replace(device=device, recipe=changed, **{**plain, **room, **ours})
+
+
+def scratch(variant: dict[str, Any], tasks: list[grown.Task], device: str, base: str) -> dict[str, Any]:
+    """A network for each task, side by side where the device allows."""
+    backbone, width = variant.pop("backbone", BENCHMARKS[BENCHMARK].backbone), variant.pop("width", 1.0)
+    shape = tasks[0].input_shape
+    method = grown.METHODS["scratch"](
+        make_template(backbone, shape, width, 0), configure(variant, device, base), input_shape=shape
+    )
+    method.foresee(tasks)
+    return {"val": [method.learn(task).val for task in tasks]}
+
+
+def chain(variant: dict[str, Any], tasks: list[grown.Task], device: str, base: str) -> dict[str, Any]:
+    """One growing network over the tasks."""
+    backbone, grow = variant.pop("backbone", BENCHMARKS[BENCHMARK].backbone), variant.pop("grow", [])
+    shape, losses = tasks[0].input_shape, {}
+    learner = grown.Learner(
+        make_template(backbone, shape, 1.0, 0),
+        configure(variant, device, base),
+        input_shape=shape,
+        base_parameters=BENCHMARKS[BENCHMARK].base_parameters,
+        observer=lambda event: losses.update({event["task"]: event["loss"]}) if event["event"] == "epoch" else None,
+    )
+    found, related = [], []
+    for number, task in enumerate(tasks, start=1):
+        stage = learner.open(task)
+        if number in grow:
+            stage.expand()
+        settled = algorithm.train(stage)
+        found.append(settled.val.accuracy)
+        related.append(stage.related.name if stage.related is not None else None)
+        stage.commit(settled)
+    size = learner.size()
+    return {
+        "val": found,
+        "loss": list(losses.values()),
+        "related": related,
+        "size_x": size.size_x,
+        "bytes_x": size.bytes_x,
+    }
+
+
+def main() -> None:
+    """Run every variant; write after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["scratch", "grown"])
+    parser.add_argument("variants", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--recipe", default="best", help="what the variants' recipes start from")
+    parser.add_argument("--only", nargs="*", help="these variants alone")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    stream = data.stream(BENCHMARK, arguments.data)
+    results: dict[str, Any] = {}
+    for name, settings in json.loads(arguments.variants.read_text()).items():
+        if arguments.only and name not in arguments.only:
+            continue
+        began, variant = time.perf_counter(), dict(settings)
+        tasks = stream[: variant.pop("tasks", 10)]
+        run = scratch if arguments.kind == "scratch" else chain
+        found = run(variant, tasks, arguments.device, arguments.recipe)
+        results[name] = {"settings": settings, **found, "seconds": time.perf_counter() - began}
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+        more = f"  loss {statistics.mean(found['loss']):.3f}  {found['bytes_x']:.3f}x" if "loss" in found else ""
+        seconds = results[name]["seconds"]
+        print(f"{name:28} held-out {statistics.mean(found['val']):.2f}{more}  {seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
