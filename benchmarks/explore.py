@@ -4,9 +4,9 @@
     python benchmarks/explore.py grown VARIANTS.json --data DIR --out FILE.json
 
 VARIANTS.json names variants: {"wide": {"width": 1.0, "policy": "trivial"}, ...}. A variant sets fields of the recipe
-and of the settings, and beside them `backbone`, `width` (Scratch), `tasks` (the first so many; 10) and, for GROWN, `grow`:
-the numbers of the tasks that expand before they train, so that what growth brings is seen without what decides on it.
-A fifth of each task's training images is held out; its accuracy, averaged over the tasks, is the result.
+and of the settings, and beside them `backbone`, `width` (Scratch), `tasks` (the first so many; 10) and, for GROWN,
+`grow`: the numbers of the tasks that expand before they train, so that what growth brings is seen without what decides
+on it. A fifth of each task's training images is held out; its accuracy, averaged over the tasks, is the result.
 """
 
 from __future__ import annotations
