@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from grown.errors import FileError
-from grown.io import container
+from grown.io import files
 
 
 def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
@@ -42,7 +42,7 @@ def _free_name(benchmark: str, method: str, seed: int) -> Path:
 def write_json(path: Path, data: Any) -> None:
     """Readable JSON, written as a whole or not at all."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    container.write(path, (text + "\n").encode())
+    files.write(path, (text + "\n").encode())
 
 
 def versions() -> dict[str, str]:

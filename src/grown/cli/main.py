@@ -11,6 +11,7 @@ from grown.cli.data import show_data
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
 from grown.cli.run import run
+from grown.cli.verify import verify_model
 from grown.errors import GrownError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("list")(list_choices)
 app.command("inspect")(inspect_model)
+app.command("verify")(verify_model)
 app.command("data")(show_data)
 
 

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from grown.config import Config
 from grown.data.task import Normalisation, Task, measure
-from grown.errors import FileError, unknown
+from grown.errors import FileError, GrownError, unknown
 from grown.growth.budget import parameters
-from grown.io import container, flat
+from grown.io import arithmetic, container, flat
+from grown.io.fields import Fields
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
+from grown.methods import check
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, probe
 from grown.methods.plain import PlainTraining
 from grown.nn import trace
@@ -47,6 +49,7 @@ class PlainMethod:
         self._template = template
         self._given_base = base_parameters
         self._records: dict[str, tuple[tuple[str, ...], Normalisation, Tensor, float]] = {}
+        self._arithmetic: dict[str, str | None] = {}  # of the probes that came from a file
         if template is not None:
             trace.check(template)
             if input_shape is not None:
@@ -157,6 +160,7 @@ class PlainMethod:
                     "mean": list(normalise.mean),
                     "deviation": list(normalise.deviation),
                     "val": val,
+                    "arithmetic": self._arithmetic.get(name, arithmetic.here()),
                 }
             )
         meta = {
@@ -171,29 +175,34 @@ class PlainMethod:
 
     def load_state(self, state: State) -> None:
         """Become what was saved."""
-        meta, tensors = state.meta, state.tensors
+        meta, tensors = Fields(state.meta, "its metadata"), state.tensors
         try:
-            self.config = Config.from_json(meta["config"])
-            self._given_base = int(meta["base_parameters"])
-            self._adopt(Graph.from_json(meta["graph"]), dict(meta["gains"]))
-            self._records = {}
-            for entry in meta["tasks"]:
+            self.config = Config.from_json(meta.any("config"))
+            self._given_base = meta.whole("base_parameters", 1)
+            self._adopt(*check.read_graph(meta, check.stored_bytes(tensors)))
+            tasks = check.read_tasks(meta, len(self.training.graph.nodes), check.stored_bytes(tensors))
+            check.check_plain(tensors, tasks)
+            self._records, self._arithmetic = {}, {}
+            for entry in tasks:
                 self._load_task(entry, tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except FileError:
+            raise
+        except (GrownError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
         self._template = None
 
-    def _load_task(self, entry: dict[str, object], tensors: dict[str, Tensor]) -> None:
+    def _load_task(self, entry: Fields, tensors: dict[str, Tensor]) -> None:
         training, graph = self.training, self.training.graph
-        prefix, classes = f"task/{entry['number']}/", tuple(str(c) for c in entry["classes"])  # type: ignore[attr-defined]
+        prefix, classes = f"task/{entry.whole('number')}/", entry.names("classes")
         network = build(graph, training.channels, training.widths, len(classes))
         values: dict[str, Tensor] = {}
         for part, keys in divide(graph, own_shapes(graph, training.channels, training.widths, len(classes))).items():
             values |= flat.split(prefix + part, tensors[prefix + part], keys)
         plain = network.state_dict()
         shapes = {f"{node.name}.weight": plain[f"{node.name}.weight"].shape for node in graph.banked()}
-        values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"], shapes)
-        normalise = Normalisation(tuple(entry["mean"]), tuple(entry["deviation"]))  # type: ignore[arg-type]
-        self.training.networks[str(entry["name"])] = fill(network, values)
-        record = (classes, normalise, tensors[prefix + "probe"], float(entry["val"]))  # type: ignore[arg-type]
-        self._records[str(entry["name"])] = record
+        values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"].float(), shapes)
+        name, inputs = entry.text("name"), graph.input_shape[0]
+        normalise = Normalisation(entry.numbers("mean", inputs), entry.numbers("deviation", inputs, above=0.0))
+        self.training.networks[name] = fill(network, values)
+        self._records[name] = (classes, normalise, tensors[prefix + "probe"], entry.number("val"))
+        self._arithmetic[name] = entry.text_or_none("arithmetic")
