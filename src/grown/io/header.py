@@ -102,7 +102,7 @@ def _entry(name: str, about: Any) -> Entry:
     check_name(name)
     if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
         raise FileError(f"{name}: its entry is not dtype, shape and data_offsets")
-    if about["dtype"] not in TYPES:
+    if not isinstance(about["dtype"], str) or about["dtype"] not in TYPES:
         raise FileError(f"{name}: its type is {str(about['dtype'])[:30]!r}. Choices: {', '.join(TYPES)}")
     shape = _wholes(name, "shape", about["shape"], MOST_AXES)
     start, end = _wholes(name, "data_offsets", about["data_offsets"], 2, exactly=True)
