@@ -74,6 +74,12 @@ def check_writable(path: str | Path, data: bytes, tensors: dict[str, Tensor]) ->
 
 def load(path: str | Path, kind: Kind = MODEL) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A file's tensors, in memory of their own, and its metadata; both checked."""
+    content = read_good(path, kind)
+    return content.tensors, content.meta
+
+
+def read_good(path: str | Path, kind: Kind = MODEL) -> Content:
+    """A file that is as it was written; raises where anything of it is damaged."""
     content = read(path, kind)
     if content.metadata_damaged:
         raise FileError(f"{path}: its metadata are damaged (their digest differs)")
@@ -81,7 +87,7 @@ def load(path: str | Path, kind: Kind = MODEL) -> tuple[dict[str, Tensor], dict[
         raise FileError(f"{path}: {content.damaged[0]} is damaged (its digest differs)")
     if content.not_finite:
         raise FileError(f"{path}: {content.not_finite[0]} holds NaN or infinity")
-    return content.tensors, content.meta
+    return content
 
 
 def read(path: str | Path, kind: Kind = MODEL) -> Content:
