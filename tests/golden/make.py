@@ -17,6 +17,8 @@ sys.path.insert(0, str(HERE.parent))
 
 import grown  # noqa: E402
 from grown.io import container  # noqa: E402
+from grown.io.versions import DELTA, MODEL  # noqa: E402
+from grown.methods.grown import delta  # noqa: E402
 from helpers import make_task, quick, shake  # noqa: E402
 
 
@@ -64,7 +66,7 @@ def main() -> None:
     path = HERE / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
     for kind in ("grown", "soft", "scratch", "finetune"):
-        name = f"v{container.VERSION}-{kind}.safetensors"
+        name = f"v{MODEL.version}-{kind}.safetensors"
         if (HERE / name).exists():
             sys.exit(f"{name} exists already; a golden file is never written again")
         learner = make(kind)
@@ -75,6 +77,21 @@ def main() -> None:
             for task in learner.tasks
         }
     path.write_text(json.dumps(expected, indent=1) + "\n")
+    make_delta()
+
+
+def make_delta() -> None:
+    """What one more task adds to the golden model."""
+    old, name = HERE / f"v{MODEL.version}-grown.safetensors", HERE / f"delta{DELTA.version}-grown.safetensors"
+    if name.exists():
+        return
+    learner = grown.load(old)
+    stage = learner.open(make_task("t3", each=4))
+    shake(stage, seed=3)
+    stage.commit(target=50.0)
+    state = learner.state()
+    new = container.parse(container.dump(state.tensors, state.meta))
+    name.write_bytes(delta.diff(container.read_good(old), new))
 
 
 if __name__ == "__main__":

@@ -80,6 +80,12 @@ class Fields:
         return value
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line of bounded length."""
+    lines = str(error).splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
 def _whole(value: Any, low: int, high: int, what: str) -> int:
     if type(value) is not int or not low <= value <= high:
         raise FileError(f"{what} must be a whole number from {low} to {high}, but is {str(value)[:60]}")

@@ -26,6 +26,8 @@ class Kind:
         if not isinstance(meta, dict) or meta.get("format") != self.name:
             raise FileError(f"it is not {self.words} of this library")
         version = self.version_of(meta)
+        if not isinstance(meta.get("method"), str) or len(meta["method"]) > 30:
+            raise FileError("it does not say which method it is of")
         while version < self.version:
             meta, version = self.upgrades[version](meta), version + 1
         return {**meta, "version": version}
@@ -34,7 +36,7 @@ class Kind:
         """A file's version, if this release reads it."""
         version = meta.get("version")
         if type(version) is not int or version < 1:
-            raise FileError(f"its format version is {version!r}, which never was")
+            raise FileError(f"its format version is {str(version)[:30]}, which never was")
         if version > self.version:
             raise FileError(
                 f"its format version is {version}, but this release of grown reads versions up to {self.version}; "

@@ -15,7 +15,7 @@ from grown.data.task import Normalisation, Task, measure
 from grown.errors import FileError, GrownError, unknown
 from grown.growth.budget import parameters
 from grown.io import arithmetic, container, flat
-from grown.io.fields import Fields
+from grown.io.fields import Fields, first_line
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
 from grown.methods import check
@@ -188,7 +188,7 @@ class PlainMethod:
         except FileError:
             raise
         except (GrownError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-            raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
+            raise FileError(f"this is not a model of this library: {first_line(error)}") from error
         self._template = None
 
     def _load_task(self, entry: Fields, tensors: dict[str, Tensor]) -> None:

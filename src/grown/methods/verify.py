@@ -13,7 +13,7 @@ from torch import Tensor
 from grown.errors import GrownError
 from grown.io import arithmetic, container
 from grown.io.container import Content
-from grown.io.fields import Fields
+from grown.io.fields import Fields, first_line
 from grown.io.state import State
 from grown.methods import method
 from grown.methods.base import PROBE_BATCH, probe
@@ -87,7 +87,7 @@ def _check_probe(found: Verification, learner: Any, entry: dict[str, Any], store
             return
         logits = probe(learner.network(name), _graph(learner).input_shape)
     except (RuntimeError, ValueError, KeyError) as error:
-        found.differences.append(f"task {name!r}: its network does not run ({str(error).splitlines()[0][:100]})")
+        found.differences.append(f"task {name!r}: its network does not run ({first_line(error)})")
         return
     if logits.shape == stored.shape and torch.equal(logits.view(torch.int32), stored.view(torch.int32)):
         found.exact.append(name)

@@ -25,7 +25,7 @@ def unpack(packed: Tensor, count: int) -> Tensor:
         raise FileError(f"{count} bits need {packed_length(count)} bytes, but there are {packed.numel()}")
     if count % 8 and int(packed.flatten()[-1]) >> count % 8:
         raise FileError(f"{count} bits are followed by others that mean nothing")
-    flags = np.unpackbits(packed.numpy(), count=count, bitorder="little").astype(bool)
+    flags = np.unpackbits(packed.numpy(), count=count, bitorder="little").view(np.bool_)
     return torch.from_numpy(flags)
 
 
@@ -49,5 +49,6 @@ def unpack_numbers(planes: Tensor, count: int) -> Tensor:
         raise FileError("the highest bit plane is empty")
     numbers = torch.zeros(count, dtype=torch.int32)
     for bit, plane in enumerate(planes):
-        numbers |= unpack(plane.contiguous(), count).to(torch.int32) << bit
+        ones = unpack(plane.contiguous(), count).to(torch.int32)
+        numbers |= ones.bitwise_left_shift_(bit)
     return numbers

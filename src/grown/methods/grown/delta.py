@@ -52,7 +52,7 @@ def diff(old: Content, new: Content) -> bytes:
     tensors = {"kernels": torch.cat(kernels), "owners": bits.pack_numbers(torch.cat(owners))}
     numbers = {str(entry["number"]) for entry in tasks}
     tensors |= {name: new.tensors[name] for name in new.tensors if _task_of(name) in numbers}
-    meta = {"old": old.sha256, "new": new.sha256, "changed": changed, "tasks": tasks}
+    meta = {"method": "grown", "old": old.sha256, "new": new.sha256, "changed": changed, "tasks": tasks}
     data = container.dump(tensors, meta, DELTA)
     if new.written != MODEL.version:
         raise FileError(f"NEW has format {new.written}; load and save it, so that it has format {MODEL.version}")

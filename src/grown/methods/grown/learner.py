@@ -15,7 +15,7 @@ from grown.data.task import Normalisation, Task
 from grown.errors import ConfigError, FileError, GrownError, TaskError, unknown
 from grown.growth import budget
 from grown.io import container
-from grown.io.fields import Fields
+from grown.io.fields import Fields, first_line
 from grown.io.size import measure
 from grown.io.state import Size, State
 from grown.methods import check
@@ -221,5 +221,5 @@ class Learner:
         except FileError:
             raise
         except (GrownError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-            raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
+            raise FileError(f"this is not a model of this library: {first_line(error)}") from error
         self._template, self.stage = None, None

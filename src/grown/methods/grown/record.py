@@ -186,16 +186,16 @@ def _read_picked(
         raise FileError(f"task {record.name!r}: {len(unread)} soft values do not go with its picked bits")
     for (name, where), part in zip(earlier.items(), picked, strict=True):
         bank = banks[name]
-        active = bank.read(physical, record.widths)[1] == record.number
-        active[where] = part
+        active = _owners(record, bank, physical) == record.number
+        active.masked_scatter_(where, part)  # as everywhere here: an index of places would take more memory
         if record.soft is not None:
             rest = int((~part).sum())
             values = part.float()
             values[~part], unread = unread[:rest], unread[rest:]
             soft = torch.ones(active.shape)
-            soft[where] = values
+            soft.masked_scatter_(where, values)
             record.soft[name] = soft
-            active[where] = values != 0
+            active.masked_scatter_(where, values != 0)
         record.active[name] = active
 
 
@@ -209,5 +209,11 @@ def _check_kept(record: Record, channels: Channels) -> None:
 
 def _earlier(record: Record, bank: Bank, physical: Widths) -> Tensor:
     """Which kernels in a task's view an earlier task owned: those that it could pick."""
-    _, owner = bank.read(physical, record.widths)
+    owner = _owners(record, bank, physical)
     return (owner > 0) & (owner < record.number)
+
+
+def _owners(record: Record, bank: Bank, physical: Widths) -> Tensor:
+    """The owners of the kernels in a task's view."""
+    rows, columns = bank.view(physical, record.widths)
+    return bank.owner[rows[:, None], columns]
