@@ -103,6 +103,16 @@ HEADERS: dict[str, tuple[bytes, str]] = {
         put_together({"__metadata__": {"grown": '{"format":"grown-model","version":true}'}}, b""),
         "never was",
     ),
+    "version is a list": (
+        put_together(
+            {"__metadata__": {"grown": json.dumps({"format": "grown-model", "version": ["x" * 99] * 99})}}, b""
+        ),
+        "never was",
+    ),
+    "no method": (
+        put_together({"__metadata__": {"grown": '{"format":"grown-model","version":2,"digests":{}}'}}, b""),
+        "which method",
+    ),
     "half a character": (put_together({"__metadata__": {"grown": '{"a":"\\ud800"}'}}, b""), "half a character"),
     "long text": (put_together({"__metadata__": {"grown": json.dumps({"a": "x" * 5000})}}, b""), "5,000 characters"),
 }
@@ -390,7 +400,7 @@ def test_every_cut_is_refused(tmp_path: Path) -> None:
 
 def test_reading_takes_no_more_memory_than_the_file() -> None:
     tensors = {"a": torch.zeros(2**20), "b": torch.zeros(2**18, dtype=torch.bfloat16)}
-    data = container.dump(tensors, {})
+    data = container.dump(tensors, {"method": "grown"})
     with Largest() as largest:
         container.parse(data)
     assert largest.bytes == 4 * 2**20

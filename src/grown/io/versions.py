@@ -19,6 +19,7 @@ class Kind:
     words: str
     version: int  # that is written
     sealed: int  # from this version on the metadata have a digest of their own
+    names: tuple[str, ...] = ()  # keys whose values are short texts, by which the rest is understood
     upgrades: Mapping[int, Callable[[Meta], Meta]] = field(default_factory=dict)  # n -> metadata of n as of n + 1
 
     def upgrade(self, meta: Any) -> Meta:
@@ -26,8 +27,9 @@ class Kind:
         if not isinstance(meta, dict) or meta.get("format") != self.name:
             raise FileError(f"it is not {self.words} of this library")
         version = self.version_of(meta)
-        if not isinstance(meta.get("method"), str) or len(meta["method"]) > 30:
-            raise FileError("it does not say which method it is of")
+        for key in self.names:
+            if not isinstance(meta.get(key), str) or len(meta[key]) > 30:
+                raise FileError(f"it does not say which {key} it is of")
         while version < self.version:
             meta, version = self.upgrades[version](meta), version + 1
         return {**meta, "version": version}
@@ -53,5 +55,5 @@ def _model_of_version_1(meta: Meta) -> Meta:
     return {**meta, "tasks": [{**task, "arithmetic": None} for task in tasks]}
 
 
-MODEL = Kind("grown-model", "a model", version=2, sealed=2, upgrades={1: _model_of_version_1})
-DELTA = Kind("grown-delta", "a delta", version=1, sealed=1)
+MODEL = Kind("grown-model", "a model", version=2, sealed=2, names=("method",), upgrades={1: _model_of_version_1})
+DELTA = Kind("grown-delta", "a delta", version=1, sealed=1, names=("method",))

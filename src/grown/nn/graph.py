@@ -56,7 +56,7 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
 NOISY_AT_ZERO = frozenset({"hardsigmoid", "sigmoid", "softplus"})
 MERGES = ("add", "cat")
 _WEIGHTED = frozenset({*BANKED, *NORMS, "head"})
-MOST_NODES = 2048
+MOST_NODES = 1024
 
 
 @dataclass(frozen=True)

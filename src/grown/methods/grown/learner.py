@@ -171,6 +171,10 @@ class Learner:
     def save(self, path: str | Path) -> int:
         """Write everything to one safetensors file, atomically; returns its bytes."""
         state = self.state()
+        tasks = check.read_tasks(
+            Fields(state.meta, "this model"), len(self.graph.nodes), check.stored_bytes(state.tensors)
+        )
+        check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths)
         return container.save(path, state.tensors, state.meta)
 
     def state(self) -> State:
