@@ -119,8 +119,9 @@ FORGERIES: dict[str, tuple[Any, str]] = {
     "graph": (lambda _, m: m["changed"].update(graph=[]), "cannot change"),
     "tasks": (lambda _, m: m["changed"].update(tasks=[]), "cannot change"),
     "changed": (lambda _, m: m.update(changed=[]), "cannot change"),
-    "narrower": (lambda _, m: m["changed"].update(widths=[1, 1, 1, 1, 1]), "takes channels away|list of"),
-    "absurd": (lambda _, m: m["changed"].update(widths=[1, 10**6, 10**6, 10**6, 10**6]), "bytes of memory|list of"),
+    "narrower": (lambda _, m: m["changed"].update(widths=[1, 1, *m["changed"]["widths"][2:]]), "takes channels away"),
+    "absurd": (lambda _, m: m["changed"].update(widths=[1, 10**6, *m["changed"]["widths"][2:]]), "bytes of memory"),
+    "digests": (lambda _, m: m["changed"].update(digests={}), "cannot change"),
     "new": (lambda _, m: m.update(new="x"), "does not give the model"),
     "task entry": (lambda _, m: m["tasks"][0].update(classes=["a", "b"]), "does not give the model"),
 }  # fmt: skip

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import grown
 from forging import forge, golden, put_together
+from fuzzing import Largest
 from grown.errors import FileError, TemplateError
 from grown.io import container, strict_json
 from grown.io.state import State
+from grown.methods import verify
 from grown.models import BACKBONES, backbone
 from grown.nn import limits, rules, trace
 from grown.nn.graph import OPERATIONS, Graph
+from grown.nn.groups import find_channels
 
 Meta = dict[str, Any]
 
@@ -333,21 +335,6 @@ def test_a_hostile_model_is_refused(case: str, tmp_path: Path) -> None:
     assert largest.bytes <= 2 * len(data)
 
 
-class Largest(TorchDispatchMode):
-    """The largest memory that PyTorch asked for at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for part in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(part, Tensor) and part.device.type == "cpu":
-                self.bytes = max(self.bytes, part.untyped_storage().nbytes())
-        return result
-
-
 def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(forge(golden(), set_meta(method="pickle")))
     with pytest.raises(grown.ConfigError, match="unknown method 'pickle'"):
@@ -479,10 +466,34 @@ def test_sorting_out_branches_is_quick_at_the_limit() -> None:
     nodes.append(
         {"name": "out", "op": "head", "inputs": ["a99"], "attrs": {"in": 128, "bias": False}, "shape": [2]},
     )
-    from grown.nn.groups import find_channels
-
     graph = Graph.from_json(nodes)
     began = time.perf_counter()
     limits.check_branches(graph)
     find_channels(graph)
     assert time.perf_counter() - began < 5
+
+
+def test_a_network_that_would_run_for_hours_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small kernels in the file, but large windows at many places of a large image."""
+    shape = [1, 4096, 4096]
+    pool = {"kernel": 4095, "stride": 1, "padding": 2047, "dilation": 1, "ceil_mode": False}
+    graph = Graph.from_json(
+        [
+            {"name": "input", "op": "input", "inputs": [], "attrs": {}, "shape": shape},
+            {"name": "pool", "op": "max_pool", "inputs": ["input"], "attrs": pool, "shape": shape},
+            {"name": "mean", "op": "mean", "inputs": ["pool"], "attrs": {"keepdim": False}, "shape": [1]},
+            {"name": "out", "op": "head", "inputs": ["mean"], "attrs": {"in": 1, "bias": False}, "shape": [2]},
+        ]
+    )
+    largest, operations = limits.work(graph, find_channels(graph), (1,))
+    assert largest == 4096**2
+    assert operations > 10**14 > verify.LONGEST_PROBE
+    vgg = trace.trace(backbone("vgg16-bn", channels=3, width=1.0, image=32), (3, 32, 32))
+    channels = find_channels(vgg)
+    largest, operations = limits.work(vgg, channels, channels.template_widths())
+    assert largest == 9 * 64 * 32 * 32
+    assert 330e6 < operations < 335e6  # 313 million of convolutions, 19 of linear layers, and the rest
+    monkeypatch.setattr(verify, "LONGEST_PROBE", 1000)
+    found = verify.verify_content(container.parse(golden()))
+    assert [line for line in found.differences if "operations are too many" in line] == found.differences
+    assert len(found.differences) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grown.errors import GrownError
+from grown.errors import FileError, GrownError
 from grown.io import arithmetic, container
 from grown.io.container import Content
 from grown.io.fields import Fields, first_line
@@ -19,9 +19,11 @@ from grown.methods import method
 from grown.methods.base import PROBE_BATCH, probe
 from grown.methods.grown import Learner
 from grown.methods.grown.algebra import breaches
+from grown.nn import limits
 
 TOLERANCE = 1e-4  # times (1 + the largest logit), where arithmetic differs
-LARGEST_PROBE = 2**30  # bytes of one activation
+LARGEST_PROBE = 2**32  # bytes of one piece of memory: a convolution's columns; VGG16 on 224 pixels needs a fifth
+LONGEST_PROBE = 10**12  # operations, a minute or so; VGG16 on 224 pixels needs an eighth
 
 PARTS = {
     "kernels": "kernels",
@@ -82,11 +84,9 @@ def verify_content(content: Content) -> Verification:
 def _check_probe(found: Verification, learner: Any, entry: dict[str, Any], stored: Tensor) -> None:
     name, written = entry["name"], entry["arithmetic"]
     try:
-        if _largest_activation(learner, name) * 4 * PROBE_BATCH > LARGEST_PROBE:
-            found.differences.append(f"task {name!r}: its probe would take more than {LARGEST_PROBE:,} bytes")
-            return
+        _check_work(learner, name)
         logits = probe(learner.network(name), _graph(learner).input_shape)
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (GrownError, RuntimeError, ValueError, KeyError) as error:
         found.differences.append(f"task {name!r}: its network does not run ({first_line(error)})")
         return
     if logits.shape == stored.shape and torch.equal(logits.view(torch.int32), stored.view(torch.int32)):
@@ -108,16 +108,15 @@ def _graph(learner: Any) -> Any:
     return learner.graph if isinstance(learner, Learner) else learner.training.graph
 
 
-def _largest_activation(learner: Any, task: str) -> int:
-    """Elements of the largest activation of one image, at the widths of the task's network."""
-    grown = isinstance(learner, Learner)
-    channels = learner.channels if grown else learner.training.channels
-    widths = learner.records[task].narrow() if grown else learner.training.widths
-    sizes: list[int] = []
-    for node in _graph(learner).nodes[:-1]:
-        axis = channels.output[node.name]
-        sizes.append(channels.width(axis, widths) * axis.repeat * math.prod(node.shape[1:]))
-    return max(sizes)
+def _check_work(learner: Any, task: str) -> None:
+    """Refuse to run a network for which a stranger's graph asks too much."""
+    if isinstance(learner, Learner):
+        largest, operations = limits.work(learner.graph, learner.channels, learner.records[task].narrow())
+    else:
+        training = learner.training
+        largest, operations = limits.work(training.graph, training.channels, training.widths)
+    if 4 * PROBE_BATCH * largest > LARGEST_PROBE or PROBE_BATCH * operations > LONGEST_PROBE:
+        raise FileError(f"{4 * PROBE_BATCH * largest:,} bytes and {PROBE_BATCH * operations:,} operations are too many")
 
 
 def _task_names(meta: dict[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from grown.errors import FileError, TemplateError
 from grown.nn.axes import Widths
-from grown.nn.graph import Graph
+from grown.nn.graph import BANKED, Graph, Node
 from grown.nn.groups import Channels, _align, _layouts, _produces
 
 SEGMENTS = 256  # of one axis: a concatenation of so many branches
@@ -58,3 +58,27 @@ def check_memory(needed: int, stored: int) -> None:
             f"it would take {needed:,} bytes of memory for {stored:,} bytes of tensors; "
             f"at most {EXPANSION} times as many are granted"
         )
+
+
+def work(graph: Graph, channels: Channels, widths: Widths) -> tuple[int, int]:
+    """For one image through a network of these widths: elements of the largest piece of memory, and operations."""
+    largest, operations = 0, 0
+    for node in graph.nodes[:-1]:
+        axis = channels.output[node.name]
+        size = channels.width(axis, widths) * axis.repeat * math.prod(node.shape[1:])
+        window, reads = _window(node), size
+        if node.op in BANKED and not node.attrs.get("depthwise"):
+            before = channels.output[node.inputs[0]]
+            inputs = channels.width(before, widths) * before.repeat
+            window, reads = window * inputs, window * inputs * math.prod(node.shape[1:])  # a column per position
+        largest = max(largest, size, reads)
+        operations += size * window
+    return largest, operations
+
+
+def _window(node: Node) -> int:
+    """How many values of each channel one output value is made of."""
+    if node.op == "lrn":
+        return node.number("size")
+    value: Any = node.attrs.get("kernel", 1)
+    return math.prod(value) if isinstance(value, list) else value**2

@@ -181,6 +181,8 @@ def _output(op: str, attrs: dict[str, Any], inputs: list[Shape]) -> Shape:
         return (attrs["out"],) if op == "linear" else first
     if op == "conv":
         return _conv(attrs, first)
+    if op == "lrn":
+        _need((first[0] + attrs["size"]) * math.prod(first[1:]) <= MOST_ELEMENTS, "its size is too large")
     if op in ("batch_norm", "group_norm"):
         _need(first[0] == attrs["channels"], f"it has {attrs['channels']} channels")
         if op == "batch_norm":

@@ -25,7 +25,7 @@ from grown.nn import bits, limits
 from grown.nn.axes import Widths
 from grown.nn.bank import FREE
 
-OF_THE_FILE = ("format", "version", "tasks")  # metadata that are no setting of the model
+OF_THE_FILE = ("format", "version", "digests", "digest", "tasks")  # metadata that are no setting of the model
 
 
 def diff(old: Content, new: Content) -> bytes:
