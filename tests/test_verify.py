@@ -37,7 +37,7 @@ def test_a_good_file_is_good(kind: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert call("verify", str(path)) == 0
     text = capsys.readouterr().out
     count = len(grown.load(path).tasks)
-    assert f"{count} bit for bit, 0 to a tolerance" in text
+    assert f"probes: {count} bit for bit\n" in text
     assert "everything agrees" in text
 
 

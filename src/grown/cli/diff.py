@@ -30,8 +30,5 @@ def apply_delta(
     found = written.verified
     for line in found.close if found is not None else []:
         typer.echo(f"close    {line}")
-    exact, close = (len(found.exact), len(found.close)) if found is not None else (0, 0)
-    typer.echo(
-        f"{out}: {written.size:,} bytes, new: {', '.join(written.tasks)}; "
-        f"verified: {exact} tasks bit for bit, {close} to a tolerance"
-    )
+    exact = len(found.exact) if found is not None else 0
+    typer.echo(f"{out}: {written.size:,} bytes, new: {', '.join(written.tasks)}; verified: {exact} tasks bit for bit")

@@ -17,9 +17,10 @@ def verify_model(model: Annotated[Path, typer.Argument(help="A model file.")]) -
         typer.echo(f"DIFFERS  {line}")
     for line in found.close:
         typer.echo(f"close    {line}")
+    close = f", {len(found.close)} to a tolerance because arithmetic differs" if found.close else ""
     typer.echo(
-        f"{model}: format {found.version}, {found.tensors} tensors, {len(found.tasks)} tasks; probes: "
-        f"{len(found.exact)} bit for bit, {len(found.close)} to a tolerance because arithmetic differs"
+        f"{model}: format {found.version}, {found.tensors} tensors, {len(found.tasks)} tasks; "
+        f"probes: {len(found.exact)} bit for bit{close}"
     )
     typer.echo("everything agrees" if found.good else f"{len(found.differences)} differences")
     if not found.good:
