@@ -1,8 +1,8 @@
 """Writes the README's tables from the committed results.
 
-    python benchmarks/tables.py [--check]
+    python benchmarks/tables.py [--check | --show NAME]
 
-`--check` changes nothing and fails if a table is out of date.
+`--check` changes nothing and fails if a table is out of date; `--show` prints one table.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+import committed
+from committed import RESULTS, ROOT, spread
+
 NAMES = {
     ("grown", "default"): "**GROWN**",
+    ("grown", "small"): "**GROWN**, small",
     ("scratch", "default"): "Scratch, full width",
     ("scratch", "equal-bytes"): "Scratch at equal bytes",
+    ("scratch", "equal-bytes-small"): "Scratch at the small one's bytes",
     ("finetune", "default"): "Fine-tune, full width",
+    ("joint", "default"): "all tasks at once (joint), not continual",
+    ("grown", "ablation:grow-only"): "GROWN's growth alone",
+    ("grown", "ablation:+select"): "+ selective mask",
+    ("grown", "ablation:+sparse"): "+ sparse growth",
+    ("grown", "ablation:+retrain"): "+ released kernels trained again",
 }
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Mean and standard deviation."""
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -37,32 +39,35 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
 
 
-def stream_table(benchmark: str) -> str:
-    """A row for each method and label, over its seeds."""
-    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for path in sorted((RESULTS / benchmark).glob("*.json")):
-        result = json.loads(path.read_text())
-        cells.setdefault((result["method"], result["label"]), []).append(result)
+def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
+    """A row for each method and label, over its seeds; nothing where there is no result."""
+    found = committed.read(folder)
+    groups = {key: found[key] for key in NAMES if key in found}
+    committed.check_alike(run for runs in groups.values() for run in runs)
     rows = []
-    for key, name in NAMES.items():
-        if key not in cells:
-            continue
-        runs = cells[key]
-        grew = [sum(task["grew"] for task in run["tasks"][1:]) for run in runs]
-        later = len(runs[0]["tasks"]) - 1
-        rows.append(
-            [
-                name,
-                spread([run["average_accuracy"] for run in runs], 2),
-                f"{max(run['forgetting'] for run in runs):g}",
-                f"{min(grew)} to {max(grew)} of {later}" if key[0] == "grown" else "",
-                f"{spread([run['size_x'] for run in runs], 2)}x",
-                f"{spread([run['bytes_x'] for run in runs], 2)}x",
-                f"{statistics.mean(run['seconds']['total'] for run in runs):.0f}",
-            ]
-        )
-    header = ["", "average accuracy (%)", "forgetting", "tasks that grew", "size", "bytes", "seconds"]
-    return markdown(header, rows)
+    for key, runs in groups.items():
+        committed.check_seeds(runs)
+        row = {
+            "": NAMES[key],
+            "average accuracy (%)": spread([run["average_accuracy"] for run in runs], 2),
+            "seeds": str(len(runs)),
+            "forgetting": f"{max(run['forgetting'] for run in runs):g}",
+            "tasks that grew": tasks_that_grew(runs) if key[0] == "grown" else "",
+            "size": f"{spread([run['size_x'] for run in runs], 2)}x",
+            "bytes": f"{spread([run['bytes_x'] for run in runs], 2)}x",
+            "seconds": f"{statistics.mean(run['seconds']['total'] for run in runs):.0f}",
+        }
+        if not count_seeds:
+            del row["seeds"]
+        rows.append(row)
+    return markdown(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
+def tasks_that_grew(runs: list[dict[str, Any]]) -> str:
+    """How many of the later tasks grew, from the fewest to the most over seeds."""
+    grew = [sum(task["grew"] for task in run["tasks"][1:]) for run in runs]
+    low, high, later = min(grew), max(grew), len(runs[0]["tasks"]) - 1
+    return f"{low} of {later}" if low == high else f"{low} to {high} of {later}"
 
 
 def masked_step_table() -> str:
@@ -96,25 +101,33 @@ def gpu_step_table() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "digits": lambda: stream_table("digits"),
+    "digits": lambda: stream_table(RESULTS / "digits"),
+    "cifar100-superclass": lambda: stream_table(RESULTS / "cifar100-superclass", count_seeds=True),
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
 }
 
 
 def fill(text: str) -> str:
-    """The README with every table made anew."""
+    """The README with every table made anew; one without results needs no place."""
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"README.md has no place for the table {name!r}")
         table = make()
+        if not pattern.search(text):
+            if not table:
+                continue
+            raise SystemExit(f"README.md has no place for a table: <!-- table: {name} -->, and <!-- end --> below it")
         text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
     return text
 
 
 def main() -> None:
-    """Fill, or check."""
+    """Fill, check, or show."""
+    if sys.argv[1:2] == ["--show"]:
+        if len(sys.argv) != 3 or sys.argv[2] not in TABLES:
+            sys.exit(f"--show takes one of: {', '.join(TABLES)}")
+        print(TABLES[sys.argv[2]]() or "there is no result yet")
+        return
     readme = ROOT / "README.md"
     old = readme.read_text()
     new = fill(old)

@@ -32,6 +32,9 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
+
+
 class Largest(TorchDispatchMode):
     """The largest memory that PyTorch asked for at once."""
 
@@ -197,7 +200,7 @@ def use(data: bytes, kind: Kind, old: container.Content, *, verify: bool = True)
 
 def fuzz(count: int, seed: int) -> Counter[str]:
     """Use so many mutated files; raises at the first that is not met with a clear word."""
-    seeds = [(golden(k, v), MODEL) for k in ("grown", "soft", "scratch", "finetune") for v in (1, 2)]
+    seeds = [(golden(k, v), MODEL) for k in KINDS for v in (1, 2)]
     old = container.parse(golden())
     seeds.append(((GOLDEN / "delta1-grown.safetensors").read_bytes(), DELTA))
     for data, kind in seeds:

@@ -1,6 +1,10 @@
-"""Small tasks and networks that the tests share."""
+"""Small tasks, networks and results that the tests share."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,3 +81,26 @@ def shake(stage: grown.Stage, seed: int, steps: int = 2) -> None:
 def own_backbone() -> nn.Module:
     """What `--backbone helpers:own_backbone` makes."""
     return Branchy(classes=5)
+
+
+def write_result(folder: Path, method: str, label: str, seed: int = 0, **changes: Any) -> None:
+    """A result of three tasks, made up."""
+    result = {
+        "benchmark": "cifar100-superclass",
+        "method": method,
+        "label": label,
+        "backbone": "vgg16-bn-pool",
+        "recipe": "best",
+        "protocol": "honest",
+        "seed": seed,
+        "base_parameters": 1000,
+        "tasks": [{"grew": grew} for grew in (True, False, seed > 0)],
+        "average_accuracy": 80.0 + seed,
+        "forgetting": 0.0,
+        "size_x": 0.25,
+        "bytes_x": 0.375 + seed / 4,
+        "seconds": {"total": 100.0 + 10 * seed},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{method}-{label.replace(':', '-')}-{seed}-{len(list(folder.iterdir()))}.json"
+    (folder / name).write_text(json.dumps({**result, **changes}))

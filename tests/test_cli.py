@@ -152,7 +152,7 @@ def test_a_backbone_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_list_and_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("list") == 0
     listed = capsys.readouterr().out
-    for name in ("digits", "grown", "scratch", "finetune", "convnet", "resnet18", "vgg16-bn-pool", "small"):
+    for name in ("digits", "grown", "scratch", "finetune", "joint", "convnet", "resnet18", "vgg16-bn-pool", "small"):
         assert name in listed
     _, folder = run(Request(tasks=2, epochs=2, out=tmp_path / "a"))
     assert call("inspect", str(folder / "model.safetensors")) == 0

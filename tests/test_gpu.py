@@ -119,7 +119,8 @@ def test_a_captured_step_is_the_plain_step(growing: bool) -> None:
         batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
         assert batches.steps > loop.WARM_STEPS + 1
         penalty = stage.penalty if stage.has_penalty else None
-        loop.fit(stage.network, stage.parameter_groups(), batches, recipe, 0, penalty, capture=captured)
+        work = loop.Work(stage.network, stage.parameter_groups(), batches, recipe, penalty=penalty)
+        loop.fit(work, capture=captured)
         states.append(stage.network.state_dict())
     assert_same_update(start, *states)
 
@@ -135,7 +136,7 @@ def test_scratch_is_the_same_captured_or_not() -> None:
         network = training.fresh(task, 0).cuda().train().requires_grad_(True)
         start = {key: value.clone() for key, value in network.state_dict().items()}
         batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
-        loop.fit(network, plain_groups(network), batches, recipe, 0, capture=captured)
+        loop.fit(loop.Work(network, plain_groups(network), batches, recipe), capture=captured)
         assert any(isinstance(part, nn.ReLU) for part in network.modules())
         states.append(network.state_dict())
     assert_same_update(start, *states)

@@ -16,10 +16,6 @@ from helpers import make_task, quick, shake
 class Imitated(CapturedSteps):
     """Where a GPU would replay a graph, this runs the same step again."""
 
-    def _run_aside(self) -> None:
-        self._once()
-        self._warm += 1
-
     def _capture(self) -> object:  # type: ignore[override]
         class Again:
             replay = self._once
@@ -49,7 +45,7 @@ def test_a_captured_step_computes_the_plain_update(growing: bool, optimizer: str
         penalty = stage.penalty if stage.has_penalty else None
         stage.network.train()
         start = {key: value.clone() for key, value in stage.network.state_dict().items()}
-        steps = kind(Work(stage.network, stage.parameter_groups(), batches, recipe, penalty))
+        steps = kind(Work(stage.network, stage.parameter_groups(), batches, recipe, penalty=penalty))
         losses.append(steps.epoch(1))
         steps.finish()
         flips.append(stage.network.gate_log.take())

@@ -22,7 +22,7 @@ def call(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("kind", ["grown", "soft"])
+@pytest.mark.parametrize("kind", ["grown", "soft", "bf16"])
 @pytest.mark.parametrize("task", ["t0", "t1", "t2"])
 def test_the_others_stay_identical_and_nothing_of_the_task_stays_alone(
     kind: str, task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

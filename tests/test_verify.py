@@ -19,7 +19,7 @@ from grown.methods.base import probe
 from grown.methods.grown.algebra import breaches
 from grown.methods.verify import verify, verify_content
 
-KINDS = ("grown", "soft", "scratch", "finetune")
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
 NAMES = [(kind, name) for kind in KINDS for name in container.parse(golden(kind)).tensors]
 
 
@@ -111,6 +111,9 @@ def altered(name: str, bit: int) -> Callable[[dict[str, Tensor], dict[str, Any]]
         ("soft", "task/2/soft", 30, "task 't1'"),
         ("scratch", "task/2/kernels", 30, "task 't1': its logits differ"),
         ("scratch", "task/1/head", 31, "task 't0': its logits differ"),
+        ("bf16", "bank/side/kernels", 14, "its logits differ"),
+        ("joint", "joint/kernels", 30, "task 't0': its logits differ"),
+        ("joint", "joint/own", 30, "its logits differ"),
     ],
 )
 def test_a_bit_flipped_with_its_digest_is_found_by_structure_owners_or_probe(

@@ -35,6 +35,9 @@ class Recipe:
     cutout: int = 0  # the side of a square that is blanked
     policy: str = "none"  # or "trivial": one random operation an image
     cutmix: float = 0.0  # the share of batches in which a box comes from other images; none in the last tenth
+    mixup: float = 0.0  # the share of batches in which images are blended with others; none in the last tenth
+    turns: bool = False  # rotation labels: each image in its four quarter turns, each class once for each turn
+    agree: float = 0.0  # with turns: how much the upright answer is drawn to what the four say together
     watch: int = 1  # held-out accuracy is looked at every so many epochs (it decides nothing before the end)
     precision: str = "auto"  # bf16 on a GPU, fp32 on the CPU; or "fp32"
 
@@ -47,8 +50,13 @@ class Recipe:
             _whole(name, getattr(self, name), 1)
         for name in ("crop", "cutout"):
             _whole(name, getattr(self, name), 0)
-        _within("cutmix", self.cutmix, 0.0, 1.0)
-        _flag("flip", self.flip)
+        for name in ("cutmix", "mixup"):
+            _within(name, getattr(self, name), 0.0, 1.0)
+        if self.cutmix + self.mixup > 1.0:
+            raise ConfigError(f"cutmix and mixup are shares of the batches, but got {self.cutmix} and {self.mixup}")
+        _within("agree", self.agree, 0.0, 100.0)
+        for name in ("flip", "turns"):
+            _flag(name, getattr(self, name))
         for name in ("rate", "score_rate"):
             _above(name, getattr(self, name), 0.0)
         _within("momentum", self.momentum, 0.0, 0.999)
@@ -68,6 +76,8 @@ class Config:
     task_size: float = 0.3  # what one task may add, at most
     step_size: float = 0.1  # what one expansion may add, at most
     expansions: int = 3  # how often one task may expand, at most
+    trial: bool = True  # an expansion is trained before it is kept, and kept if held-out accuracy rises
+    kernel_format: str = "fp32"  # how kernels are stored, and so what they are rounded to before a commit; or "bf16"
     width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
 
     # which parts are on: the paper's ablation
@@ -77,6 +87,7 @@ class Config:
     grow: bool = True  # expand when the target is missed
 
     # how masks learn
+    start: str = "open"  # a later task starts with every frozen kernel picked; or "related": as the most related task
     growth: str = "slim"  # new channels start closed; or "open": they start open and are pruned
     mask: str = "hard"  # or "gumbel"
     soft_select: bool = False  # KSM's soft form: an unpicked kernel keeps a scaled real value
@@ -91,10 +102,10 @@ class Config:
 
     # when to grow
     target: Target = "scratch"
-    margin: float = 0.0  # points of held-out accuracy by which a target may be missed
+    margin: float = 0.0  # points of held-out accuracy by which a target may be missed; below 0: must be exceeded
     holdout: float = 0.2  # the part of the training set that decides
     refit: bool = False  # once it is decided whether to grow, train anew on the whole training set
-    decide: float = 1.0  # with refit: the share of the epochs that the trainings before the decision take
+    decide: float = 1.0  # with refit: the share of the epochs that trainings on a part of the data take, any method's
 
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
@@ -103,7 +114,7 @@ class Config:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit"):
+        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit", "trial"):
             _flag(name, getattr(self, name))
         _above("seed_size", self.seed_size, 0.0)
         _above("task_size", self.task_size, 0.0)
@@ -120,24 +131,35 @@ class Config:
             )
         _whole("expansions", self.expansions, 0)
         _whole("width_multiple", self.width_multiple, 1)
+        _choice("start", self.start, ("open", "related"))
         _choice("growth", self.growth, ("slim", "open"))
         _choice("mask", self.mask, ("hard", "gumbel"))
+        _choice("kernel_format", self.kernel_format, ("fp32", "bf16"))
         if self.soft_select and not self.select:
             raise ConfigError("soft_select needs select=True")
         for name in ("score_start", "gate_start", "gumbel_start", "temperature", "temperature_end"):
             _above(name, getattr(self, name), 0.0)
-        for name in ("growth_weight", "density_weight", "margin"):
+        for name in ("growth_weight", "density_weight"):
             _within(name, getattr(self, name), 0.0, math.inf)
+        _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)
         _within("holdout", self.holdout, 0.01, 0.9)
         _within("decide", self.decide, 0.01, 1.0)
         if self.decide != 1.0 and not self.refit:
             raise ConfigError("decide shortens the trainings before a refit, so it needs refit=True")
+        if not self.trial and not self.refit:
+            raise ConfigError("trial=False leaves the training of an expansion to the refit, so it needs refit=True")
         if self.threads is not None:
             _whole("threads", self.threads, 1)
         _whole("seed", self.seed, 0)
         check_target(self.target)
+
+    @property
+    def deciding(self) -> Recipe:
+        """The recipe of trainings that are only scored on held-out images: shorter, where all data follows."""
+        epochs = max(1, round(self.decide * self.recipe.epochs))
+        return self.recipe if self.decide == 1.0 else dataclasses.replace(self.recipe, epochs=epochs)
 
     def replace(self, **changes: Any) -> Config:
         """A copy with these settings changed."""

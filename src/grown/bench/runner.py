@@ -185,6 +185,8 @@ def _learn_all(learner: Any, tasks: list[data.Task], where: Path, log: Observer,
     matrix: list[list[float]] = []
     alone: list[float | None] = []
     training = evaluation = 0.0
+    if (foresee := getattr(learner, "foresee", None)) is not None:
+        foresee(tasks)
     for number, task in enumerate(tasks, start=1):
         log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
         report: TaskReport = learner.learn(task)

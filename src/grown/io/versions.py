@@ -49,10 +49,12 @@ class Kind:
 
 def _model_of_version_1(meta: Meta) -> Meta:
     """Version 1 did not say by which arithmetic a task's probe was computed."""
-    tasks = meta.get("tasks")
-    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise FileError("its tasks are not a list of objects")
-    return {**meta, "tasks": [{**task, "arithmetic": None} for task in tasks]}
+    lists: Meta = {key: meta[key] for key in ("tasks", "ahead") if key in meta}
+    for key, tasks in lists.items():
+        if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+            raise FileError(f"its {key} are not a list of objects")
+        lists[key] = [{**task, "arithmetic": None} for task in tasks]
+    return {**meta, **lists}
 
 
 MODEL = Kind("grown-model", "a model", version=2, sealed=2, names=("method",), upgrades={1: _model_of_version_1})

@@ -10,12 +10,14 @@ from grown.io import container
 from grown.io.state import State
 from grown.methods.finetune import Finetune
 from grown.methods.grown import Learner
+from grown.methods.joint import Joint
 from grown.methods.scratch import Scratch
 
 METHODS: dict[str, Any] = {
     "grown": Learner,
     "scratch": Scratch,
     "finetune": Finetune,
+    "joint": Joint,
 }
 
 

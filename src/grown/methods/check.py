@@ -45,10 +45,9 @@ def read_widths(fields: Fields, channels: Channels, within: Widths | None = None
     return widths
 
 
-def read_tasks(fields: Fields, nodes: int, stored: int) -> list[Fields]:
+def read_tasks(entries: list[Any], nodes: int, stored: int) -> list[Fields]:
     """The tasks' entries: numbers rise, names differ, and there are not more than the file has bytes for."""
-    entries = fields.items("tasks")
-    if not entries or len(entries) * nodes > stored // 16 + 4096:  # each is a module to build
+    if len(entries) * nodes > stored // 16 + 4096:  # each is a module to build
         raise FileError(f"{len(entries)} tasks of {nodes} nodes do not go with {stored:,} bytes of tensors")
     tasks = [Fields(entry, "a task") for entry in entries]
     last, names = 0, set()
@@ -98,6 +97,18 @@ def check_plain(tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
         prefix = f"task/{task.whole('number', number, number)}/"
         expected |= {prefix + part: (torch.float32, None) for part in ("own", "head")}
         expected[prefix + "kernels"] = (KERNEL_TYPES, None)
+        expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, len(task.names("classes")))
+    check_expected(tensors, expected)
+
+
+def check_joint(tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
+    """The same where one network has a head in as many parts as there are tasks."""
+    expected: dict[str, tuple[Any, ...]] = {}
+    if tasks:
+        expected = {"joint/own": (torch.float32, None), "joint/kernels": (KERNEL_TYPES, None)}
+    for number, task in enumerate(tasks, start=1):
+        prefix = f"task/{task.whole('number', number, number)}/"
+        expected[prefix + "head"] = (torch.float32, None)
         expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, len(task.names("classes")))
     check_expected(tensors, expected)
 

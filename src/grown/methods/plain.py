@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from grown import seeds
-from grown.config import Config
-from grown.data.task import Normalisation, Part, Task
+from grown.config import Config, Recipe
+from grown.data.task import Normalisation, Part
 from grown.methods.base import Observer
 from grown.nn.axes import Widths
-from grown.nn.bank import make_banks
+from grown.nn.bank import as_stored, make_banks
 from grown.nn.graph import Graph
 from grown.nn.groups import find_channels
 from grown.nn.initial import Initializer
 from grown.nn.plain import build, start
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import Epoch, fit
+from grown.train.loop import Epoch, Work, fit_together
 from grown.train.statistics import estimate_statistics
+from grown.train.turns import TurnedHead
+
+
+class Named(Protocol):
+    """As much of a task as a training asks for beside its images."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,18 @@ class PlainResult:
 
     network: nn.Module
     val: float
+
+
+@dataclass(frozen=True)
+class PlainJob:
+    """One training: a part of a task, from scratch or from an earlier task's network, by a recipe."""
+
+    task: Named
+    part: Part
+    held_out: Part
+    normalise: Normalisation
+    recipe: Recipe
+    parent: str | None = None
 
 
 class PlainTraining:
@@ -44,7 +69,7 @@ class PlainTraining:
         self.widths: Widths = self.channels.template_widths()
         self.networks: dict[str, nn.Module] = {}
 
-    def fresh(self, task: Task, seed: int) -> nn.Module:
+    def fresh(self, task: Named, seed: int) -> nn.Module:
         """An untrained network, drawn as the template was."""
         network = start(build(self.graph, self.channels, self.widths, len(task.classes)))
         initializer = Initializer(self.gains, seed, 0)
@@ -57,7 +82,7 @@ class PlainTraining:
             _draw_head(_layer(network, self.graph.head.name), initializer)
         return network
 
-    def copied(self, parent: str, task: Task, seed: int) -> nn.Module:
+    def copied(self, parent: str, task: Named, seed: int) -> nn.Module:
         """An earlier task's network with a new head."""
         network = self.fresh(task, seed)
         head = f"{self.graph.head.name}."
@@ -73,37 +98,54 @@ class PlainTraining:
         draw = seeds.generator(self.config.seed, "parent", task)
         return earlier[int(torch.randint(len(earlier), (1,), generator=draw))]
 
-    def train(
-        self, task: Task, part: Part, held_out: Part, normalise: Normalisation, parent: str | None
-    ) -> PlainResult:
-        """Train on a part of a task, from scratch or from an earlier task's network, and keep the result."""
-        config = self.config
-        seed = seeds.derive(config.seed, "plain", task.name)
-        network = self.fresh(task, seed) if parent is None else self.copied(parent, task, seed)
-        network = network.to(config.device).train().requires_grad_(True)
-        batches = Batches(part, normalise, config.recipe, config.device, config.seed, task.name, "plain")
-        stage = "scratch" if parent is None else "finetune"
+    def train(self, job: PlainJob) -> PlainResult:
+        """Train one network and keep it."""
+        return self.train_together([job])[0]
+
+    def train_together(self, jobs: list[PlainJob]) -> list[PlainResult]:
+        """Train these networks, side by side where the device has room, and keep the last of each task."""
+        works, heads, drawn = [], [], {}
+        for job in jobs:
+            seed = seeds.derive(self.config.seed, "plain", job.task.name)
+            key = (job.task.name, job.parent)
+            if key not in drawn:
+                drawn[key] = (
+                    self.fresh(job.task, seed) if job.parent is None else self.copied(job.parent, job.task, seed)
+                )
+            network = copy.deepcopy(drawn[key]).to(self.config.device).train().requires_grad_(True)
+            if job.recipe.turns:
+                draw = seeds.generator(self.config.seed, "turns", job.task.name)
+                heads.append(TurnedHead(network, self.graph.head.name, draw))
+            part, device = job.part, self.config.device
+            batches = Batches(part, job.normalise, job.recipe, device, self.config.seed, job.task.name, "plain")
+            tell = self._teller(job)
+            works.append(Work(network, plain_groups(network), batches, job.recipe, seed, after_epoch=tell))
+        fit_together(works)
+        for head in heads:
+            head.undo()
+        return [self._settle(job, work) for job, work in zip(jobs, works, strict=True)]
+
+    def _settle(self, job: PlainJob, work: Work) -> PlainResult:
+        network, config = work.network, self.config
+        with torch.no_grad():
+            for node in self.graph.banked():
+                weight = _layer(network, node.name).weight
+                weight.copy_(as_stored(weight, config.kernel_format))
+        estimate_statistics(network, work.batches.inputs(epochs=2))
+        network.eval().requires_grad_(False)
+        val = evaluate(network, job.held_out, job.normalise, config.device).accuracy
+        self.networks[job.task.name] = network.cpu()
+        return PlainResult(network, val)
+
+    def _teller(self, job: PlainJob) -> Callable[[Epoch], None]:
+        stage = "scratch" if job.parent is None else "finetune"
 
         def after_epoch(epoch: Epoch) -> None:
             if self.observer is not None:
-                self.observer(
-                    {
-                        "event": "epoch",
-                        "task": task.name,
-                        "stage": stage,
-                        "round": 0,
-                        "epoch": epoch.number,
-                        "epochs": epoch.epochs,
-                        "loss": epoch.loss,
-                    }
-                )
+                event = {"event": "epoch", "task": job.task.name, "stage": stage, "round": 0}
+                self.observer({**event, "epoch": epoch.number, "epochs": epoch.epochs, "loss": epoch.loss})
 
-        fit(network, plain_groups(network), batches, config.recipe, seed, after_epoch=after_epoch)
-        estimate_statistics(network, batches.inputs(epochs=2))
-        network.eval().requires_grad_(False)
-        val = evaluate(network, held_out, normalise, config.device).accuracy
-        self.networks[task.name] = network.cpu()
-        return PlainResult(network, val)
+        return after_epoch
 
 
 def plain_groups(network: nn.Module) -> list[dict[str, Any]]:

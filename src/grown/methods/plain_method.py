@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,12 +21,23 @@ from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
 from grown.methods import check
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, probe
-from grown.methods.plain import PlainTraining
+from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import trace
-from grown.nn.bank import make_banks
+from grown.nn.bank import FORMATS, make_banks
 from grown.nn.graph import Graph
 from grown.nn.initial import measure_gains
 from grown.nn.plain import build, divide, fill, own_shapes
+
+PlainRecord = tuple[tuple[str, ...], Normalisation, Tensor, float]  # classes, normalisation, probe, held-out accuracy
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves beside its network. Seconds are a share of those of all that trained side by side."""
+
+    normalise: Normalisation
+    val: float
+    stages: tuple[StageReport, ...]
 
 
 class PlainMethod:
@@ -48,7 +60,8 @@ class PlainMethod:
         self.observer = observer
         self._template = template
         self._given_base = base_parameters
-        self._records: dict[str, tuple[tuple[str, ...], Normalisation, Tensor, float]] = {}
+        self._records: dict[str, PlainRecord] = {}
+        self._trained: dict[str, Trained] = {}  # not yet learned, but trained together with others
         self._arithmetic: dict[str, str | None] = {}  # of the probes that came from a file
         if template is not None:
             trace.check(template)
@@ -76,41 +89,62 @@ class PlainMethod:
         raise NotImplementedError
 
     def learn(self, task: Task) -> TaskReport:
-        """Train this task's network."""
+        """Train this task's network, unless that was done together with others."""
         began = time.perf_counter()
-        if self._template is not None:
-            self._read(self._template, task.input_shape)
+        self._check([task])
         graph = self.training.graph
-        check_fits(task, self._records, graph.input_shape)
-        part, held_out = task.hold_out(self.config.holdout, self.config.seed)
-        normalise = measure(part)
-        parent = self.parent(task.name)
-        epochs = self.config.recipe.epochs
-        result = self.training.train(task, part, held_out, normalise, parent)
-        stages = [StageReport("train", epochs, result.val, time.perf_counter() - began)]
-        if self.config.refit:
-            again = time.perf_counter()
-            normalise = measure(task.train)
-            self.training.train(task, task.train, held_out, normalise, parent)
-            stages.append(StageReport("refit", epochs, None, time.perf_counter() - again))
+        if task.name not in self._trained:
+            self._train([task])
+        trained = self._trained.pop(task.name)
         network = self.training.networks[task.name]
-        self._records[task.name] = (task.classes, normalise, probe(network, graph.input_shape), result.val)
-        seconds = time.perf_counter() - began
-        banks = make_banks(graph.banked(), self.training.channels)
-        kernels = sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
+        self._records[task.name] = (task.classes, trained.normalise, probe(network, graph.input_shape), trained.val)
+        seconds = sum(stage.seconds for stage in trained.stages) + time.perf_counter() - began
         report = TaskReport(
             name=task.name,
             classes=task.classes,
             target=None,
-            val=result.val,
-            stages=tuple(stages),
+            val=trained.val,
+            stages=trained.stages,
             grew=True,
-            new_kernels={"released": 0, "grown": kernels},
+            new_kernels={"released": 0, "grown": self._kernels()},
             size=self.size(),
             seconds=seconds,
         )
-        self._emit({"event": "committed", "task": task.name, "val": result.val, "target": None, "grew": True})
+        self._emit({"event": "committed", "task": task.name, "val": trained.val, "target": None, "grew": True})
         return report
+
+    def _check(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            if self._template is not None:
+                self._read(self._template, task.input_shape)
+            check_fits(task, self._records, self.training.graph.input_shape)
+
+    def _train(self, tasks: list[Task]) -> None:
+        """Train these tasks' networks, side by side: on a part of the data for their scores, then on all of it."""
+        began = time.perf_counter()
+        config, jobs = self.config, []
+        for task in tasks:
+            part, held_out = task.hold_out(config.holdout, config.seed)
+            parent = self.parent(task.name)
+            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding, parent))
+            if config.refit:
+                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), config.recipe, parent))
+        results = self.training.train_together(jobs)
+        share = (time.perf_counter() - began) / sum(job.recipe.epochs for job in jobs)  # seconds an epoch
+        each = len(jobs) // len(tasks)
+        for number, task in enumerate(tasks):
+            mine = slice(number * each, (number + 1) * each)
+            val = results[mine][0].val
+            stages = tuple(
+                StageReport(name, job.recipe.epochs, score, share * job.recipe.epochs)
+                for name, job, score in zip(("train", "refit"), jobs[mine], (val, None), strict=False)
+            )
+            self._trained[task.name] = Trained(jobs[mine][-1].normalise, val, stages)
+
+    def _kernels(self) -> int:
+        """How many kernels one network has."""
+        banks = make_banks(self.training.graph.banked(), self.training.channels)
+        return sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
 
     @property
     def tasks(self) -> list[str]:
@@ -143,35 +177,47 @@ class PlainMethod:
     def state(self) -> State:
         """Every network, as data."""
         graph, tensors, tasks = self.training.graph, {}, []
-        for number, (name, (classes, normalise, logits, val)) in enumerate(self._records.items(), start=1):
+        for number, (name, record) in enumerate(self._records.items(), start=1):
             network = self.training.networks[name].state_dict()
             prefix = f"task/{number}/"
             kernels = [network[f"{node.name}.weight"].flatten() for node in graph.banked()]
-            tensors[prefix + "kernels"] = torch.cat(kernels)
-            shapes = own_shapes(graph, self.training.channels, self.training.widths, len(classes))
+            tensors[prefix + "kernels"] = torch.cat(kernels).to(FORMATS[self.config.kernel_format])
+            shapes = own_shapes(graph, self.training.channels, self.training.widths, len(record[0]))
             for part, keys in divide(graph, shapes).items():
                 tensors[prefix + part] = flat.flatten(network, keys)
-            tensors[prefix + "probe"] = logits
-            tasks.append(
-                {
-                    "number": number,
-                    "name": name,
-                    "classes": list(classes),
-                    "mean": list(normalise.mean),
-                    "deviation": list(normalise.deviation),
-                    "val": val,
-                    "arithmetic": self._arithmetic.get(name, arithmetic.here()),
-                }
-            )
-        meta = {
+            tensors[prefix + "probe"] = record[2]
+            tasks.append(self._entry(number, name, record))
+        return State(tensors, {**self._about(), "tasks": tasks})
+
+    def _about(self) -> dict[str, Any]:
+        """What a file says beside its tasks."""
+        return {
             "method": self.name,
             "config": self.config.for_file(),
-            "graph": graph.to_json(),
+            "graph": self.training.graph.to_json(),
             "gains": self.training.gains,
             "base_parameters": self.base_parameters,
-            "tasks": tasks,
         }
-        return State(tensors, meta)
+
+    def _entry(self, number: int, name: str, record: PlainRecord) -> dict[str, Any]:
+        """What a file says of a task beside its tensors."""
+        classes, normalise, _, val = record
+        return {
+            "number": number,
+            "name": name,
+            "classes": list(classes),
+            "mean": list(normalise.mean),
+            "deviation": list(normalise.deviation),
+            "val": val,
+            "arithmetic": self._arithmetic.get(name, arithmetic.here()),
+        }
+
+    def _record(self, entry: Fields, logits: Tensor) -> PlainRecord:
+        """The record that `_entry` described."""
+        inputs = self.training.graph.input_shape[0]
+        normalise = Normalisation(entry.numbers("mean", inputs), entry.numbers("deviation", inputs, above=0.0))
+        self._arithmetic[entry.text("name")] = entry.text_or_none("arithmetic")
+        return entry.names("classes"), normalise, logits, entry.number("val")
 
     def load_state(self, state: State) -> None:
         """Become what was saved."""
@@ -180,20 +226,25 @@ class PlainMethod:
             self.config = Config.from_json(meta.any("config"))
             self._given_base = meta.whole("base_parameters", 1)
             self._adopt(*check.read_graph(meta, check.stored_bytes(tensors)))
-            tasks = check.read_tasks(meta, len(self.training.graph.nodes), check.stored_bytes(tensors))
-            check.check_plain(tensors, tasks)
             self._records, self._arithmetic = {}, {}
-            for entry in tasks:
-                self._load_task(entry, tensors)
+            self._load_tasks(meta, tensors)
         except FileError:
             raise
         except (GrownError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise FileError(f"this is not a model of this library: {first_line(error)}") from error
         self._template = None
 
+    def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
+        tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
+        check.check_plain(tensors, tasks)
+        for entry in tasks:
+            self._load_task(entry, tensors)
+
     def _load_task(self, entry: Fields, tensors: dict[str, Tensor]) -> None:
         training, graph = self.training, self.training.graph
-        prefix, classes = f"task/{entry.whole('number')}/", entry.names("classes")
+        prefix = f"task/{entry.whole('number')}/"
+        record = self._record(entry, tensors[prefix + "probe"])
+        classes = record[0]
         network = build(graph, training.channels, training.widths, len(classes))
         values: dict[str, Tensor] = {}
         for part, keys in divide(graph, own_shapes(graph, training.channels, training.widths, len(classes))).items():
@@ -201,8 +252,5 @@ class PlainMethod:
         plain = network.state_dict()
         shapes = {f"{node.name}.weight": plain[f"{node.name}.weight"].shape for node in graph.banked()}
         values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"].float(), shapes)
-        name, inputs = entry.text("name"), graph.input_shape[0]
-        normalise = Normalisation(entry.numbers("mean", inputs), entry.numbers("deviation", inputs, above=0.0))
-        self.training.networks[name] = fill(network, values)
-        self._records[name] = (classes, normalise, tensors[prefix + "probe"], entry.number("val"))
-        self._arithmetic[name] = entry.text_or_none("arithmetic")
+        self.training.networks[entry.text("name")] = fill(network, values)
+        self._records[entry.text("name")] = record

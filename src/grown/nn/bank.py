@@ -14,6 +14,7 @@ from grown.nn.graph import Node
 from grown.nn.groups import Axis, Channels
 
 FREE = 0
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}  # how kernels are stored
 
 
 class Bank:
@@ -74,6 +75,11 @@ class Bank:
         columns = axes.chosen(self.columns, widths, kept) if self.columns else torch.zeros(1, dtype=torch.int64)
         return axes.chosen(self.rows, widths, kept), columns
 
+    def owners(self, physical: Widths, seen: Widths) -> Tensor:
+        """A copy of the owners that such a task sees."""
+        rows, columns = self.view(physical, seen)
+        return self._owner[rows[:, None], columns]
+
     def read(self, physical: Widths, seen: Widths) -> tuple[Tensor, Tensor]:
         """A copy of the kernels and owners that such a task sees."""
         rows, columns = self.view(physical, seen)
@@ -126,3 +132,8 @@ def make_banks(nodes: list[Node], channels: Channels) -> dict[str, Bank]:
         depthwise = node.op == "conv" and bool(node.attrs["depthwise"])
         banks[node.name] = Bank(node.name, rows, None if depthwise else columns, kernel, widths)
     return banks
+
+
+def as_stored(kernels: Tensor, kind: str) -> Tensor:
+    """The kernels' values as a file of this format gives them back."""
+    return kernels.to(FORMATS[kind]).to(kernels.dtype)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grown.nn import accelerate, masks
+from grown.nn import accelerate, aside, masks
 from grown.nn.graph import Node
 
 
@@ -109,10 +109,14 @@ class MaskedLayer(nn.Module):
         if kernels := self._fusable():
             half = torch.is_autocast_enabled("cuda")
             dtype = torch.get_autocast_dtype("cuda") if half else torch.float32
-            fast: Tensor = kernels.fused_kernels(
-                self.frozen, self.weight, self.scores, self.codes, self.share, gate, dtype
-            )
-            return fast
+
+            def make() -> Tensor:
+                fast: Tensor = kernels.fused_kernels(
+                    self.frozen, self.weight, self.scores, self.codes, self.share, gate, dtype
+                )
+                return fast
+
+            return aside.run(make, gate) if aside.is_on() else make()
         mask = self.mask() if gate is None else self.mask() * gate
         share = None if self.all_trainable else self.share
         return masks.masked_kernels(self.frozen, self.weight, mask, share)
@@ -134,6 +138,9 @@ class MaskedLayer(nn.Module):
         if attrs["padding_mode"] != "zeros":
             x, padding = _pad(x, attrs), 0
         groups = weight.shape[0] if attrs["depthwise"] else 1
+        if aside.is_on() and groups == 1 and self.bias is None and not isinstance(padding, str) and self._fusable():
+            pair = (padding, padding) if isinstance(padding, int) else tuple(padding)
+            return aside.convolve(x, weight, tuple(attrs["stride"]), pair, tuple(attrs["dilation"]))
         return F.conv2d(x, weight, self.bias, attrs["stride"], padding, attrs["dilation"], groups)
 
     @torch.no_grad()
@@ -169,11 +176,15 @@ def _pad(x: Tensor, attrs: dict[str, Any]) -> Tensor:
 
 
 class Head(nn.Module):
-    """A task's own last layer (classes, channels x repeat)."""
+    """A task's own last layer (classes, channels x repeat).
+
+    While it is turned it has several rows a class: in training it answers with all, otherwise with the first of each.
+    """
 
     def __init__(self, classes: int, channels: int, repeat: int, bias: bool, generator: torch.Generator) -> None:
         super().__init__()
         self.repeat = repeat
+        self.turns = 1
         spread = 1.0 / max(1, channels * repeat) ** 0.5
         start = torch.empty(classes, channels * repeat).uniform_(-spread, spread, generator=generator)
         self.weight = nn.Parameter(start)
@@ -181,9 +192,34 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        if self.turns > 1 and not self.training:
+            weight, bias = weight[:: self.turns], None if bias is None else bias[:: self.turns]
         if gate is not None:
             weight = weight * (gate.repeat_interleave(self.repeat) if self.repeat > 1 else gate)
-        return F.linear(x, weight, self.bias)
+        return F.linear(x, weight, bias)
+
+    @torch.no_grad()
+    def turn(self, turns: int, generator: torch.Generator) -> None:
+        """Have so many rows a class: the present one first, the others drawn anew."""
+        classes, columns = self.weight.shape
+        spread = 1.0 / max(1, columns) ** 0.5
+        wide = torch.empty(classes, turns, columns).uniform_(-spread, spread, generator=generator)
+        wide[:, 0] = self.weight.cpu()
+        self.weight = nn.Parameter(wide.flatten(0, 1).to(self.weight.device))
+        if self.bias is not None:
+            bias = torch.zeros(classes, turns, device=self.bias.device)
+            bias[:, 0] = self.bias
+            self.bias = nn.Parameter(bias.flatten())
+        self.turns = turns
+
+    @torch.no_grad()
+    def upright(self) -> None:
+        """Only the first row of each class again."""
+        self.weight = nn.Parameter(self.weight[:: self.turns].clone())
+        if self.bias is not None:
+            self.bias = nn.Parameter(self.bias[:: self.turns].clone())
+        self.turns = 1
 
     @torch.no_grad()
     def widen(self, columns: Tensor, channels: int, generator: torch.Generator) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from grown.nn.axes import Widths
-from grown.nn.graph import Graph, Node
+from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Channels
 from grown.nn.spelling import BUILDERS
 
@@ -82,14 +82,37 @@ def fill(network: fx.GraphModule, state: dict[str, Tensor]) -> fx.GraphModule:
 
 
 def own_shapes(graph: Graph, channels: Channels, widths: Widths, classes: int) -> dict[str, torch.Size]:
-    """What of a plain network is no kernel: biases, norms, head; names and shapes in the order of the graph."""
-    kernels = {f"{node.name}.weight" for node in graph.banked()}
-    state = build(graph, channels, widths, classes).state_dict()
-    return {
-        key: value.shape
-        for key, value in state.items()
-        if key not in kernels and not key.endswith("num_batches_tracked")
-    }
+    """What of a plain network is no kernel: biases, norms, head; names and shapes in the order of `build`'s state."""
+    shapes: dict[str, torch.Size] = {}
+    nodes = {node.name: node for node in graph.nodes if node.op in (*BANKED, *NORMS, "head")}
+    for name in _nested(list(nodes)):
+        node, attrs = nodes[name], nodes[name].attrs
+        size = torch.Size([classes if node.op == "head" else channels.width(channels.output[name], widths)])
+        if node.op == "head":
+            reads = channels.output[node.inputs[0]]
+            shapes[f"{name}.weight"] = torch.Size([classes, channels.width(reads, widths) * reads.repeat])
+        if node.op in NORMS:
+            affine = ("weight", "bias") if attrs["affine"] else ()
+            running = ("running_mean", "running_var") if node.op == "batch_norm" else ()
+            shapes |= {f"{name}.{key}": size for key in (*affine, *running)}
+        elif attrs["bias"]:
+            shapes[f"{name}.bias"] = size
+    return shapes
+
+
+def _nested(names: list[str]) -> list[str]:
+    """Names as a module lists them to which fx attached them: less nested ones first, then what shares a parent."""
+    tree: dict[str, Any] = {}
+    for name in sorted(names, key=lambda name: name.count(".")):
+        at = tree
+        for word in name.split("."):
+            at = at.setdefault(word, {})
+
+    def walk(at: dict[str, Any], prefix: str) -> list[str]:
+        below = [name for word, child in at.items() for name in walk(child, f"{prefix}.{word}" if prefix else word)]
+        return below if at else [prefix]
+
+    return walk(tree, "")
 
 
 def divide(graph: Graph, shapes: dict[str, torch.Size]) -> dict[str, dict[str, torch.Size]]:

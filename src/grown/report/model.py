@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grown.methods.grown import Learner
+from grown.methods.joint import Joint
 
 
 def print_model(console: Console, path: Path, learner: Any) -> None:
@@ -29,7 +30,8 @@ def print_model(console: Console, path: Path, learner: Any) -> None:
         for table in (tasks_table(learner), layers_table(learner), reuse_table(learner)):
             console.print(table)
     else:
-        console.print(f"tasks, each with a network of its own: {', '.join(tasks)}", markup=False, highlight=False)
+        how = "all in one network" if isinstance(learner, Joint) else "each with a network of its own"
+        console.print(f"tasks, {how}: {', '.join(tasks)}", markup=False, highlight=False)
 
 
 def tasks_table(learner: Learner) -> Table:

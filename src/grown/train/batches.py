@@ -16,8 +16,10 @@ from torch import Tensor
 from grown import seeds
 from grown.config import Recipe
 from grown.data.task import Normalisation, Part
-from grown.train import policy
+from grown.errors import ConfigError
+from grown.train import policy, turns
 
+EVALUATION_BATCH = 250  # fixed: another batch size may change the last bits
 UNUSED = 10**6  # epochs from here on are not trained on
 
 
@@ -52,6 +54,8 @@ class Batches:
             self._height, self._width = part.images.shape[2:]
             self._rows = torch.arange(self._height, device=self.device)
             self._columns = torch.arange(self._width, device=self.device)
+        if recipe.turns and not (self._is_image and self._height == self._width):
+            raise ConfigError("rotation labels (turns) need square images")
         self._images = images
         self._mean = torch.tensor(normalise.mean, device=self.device)
         self._deviation = torch.tensor(normalise.deviation, device=self.device)
@@ -78,23 +82,30 @@ class Batches:
             plan["hole"] = (torch.rand((*shape, 2), generator=draw) * size).long()
         if recipe.policy == "trivial":
             plan["operation"], plan["strength"] = policy.draw(shape, draw)
-        if recipe.cutmix:
+        if recipe.cutmix or recipe.mixup:
             plan |= self._draw_mixing(draw, mixing=epoch <= recipe.epochs * 0.9)
         return plan
 
     def _draw_mixing(self, draw: torch.Generator, mixing: bool) -> dict[str, Tensor]:
-        """A box per batch that is filled from other images of the batch; no box in the last tenth of the epochs."""
-        steps = self.steps
+        """A partner for each image: some batches take a box of it, some blend with it, none in the last tenth."""
+        steps, recipe = self.steps, self.recipe
         share = torch.rand(steps, generator=draw).sqrt()  # the box's side, as a share of the image's
-        used = (torch.rand(steps, generator=draw) < self.recipe.cutmix) & mixing
+        chosen = torch.rand(steps, generator=draw)
+        boxed = (chosen < recipe.cutmix) & mixing
+        blended = (chosen >= 1 - recipe.mixup) & mixing
         size = torch.tensor([self._height, self._width])
-        half = (share[:, None] * size / 2).long() * used[:, None]
+        half = (share[:, None] * size / 2).long() * boxed[:, None]
         centre = (torch.rand((steps, 2), generator=draw) * size).long()
         low, high = (centre - half).clamp_min(0), torch.minimum(centre + half, size)
         partner = torch.stack([torch.randperm(self.size, generator=draw) for _ in range(steps)])
         area = (high - low).prod(1) / (self._height * self._width)
-        box = torch.cat([low, high], 1)[:, None].expand(steps, self.size, 4)
-        return {"box": box, "partner": partner, "mixed": area}
+        plan = {"partner": partner, "mixed": area}
+        if recipe.cutmix:
+            plan["box"] = torch.cat([low, high], 1)[:, None].expand(steps, self.size, 4)
+        if recipe.mixup:
+            blend = 0.5 * torch.rand(steps, generator=draw) * blended  # the partner's share, less than half
+            plan["blend"], plan["mixed"] = blend[:, None].expand(steps, self.size), area + blend
+        return plan
 
     def at(self, step: int) -> Batch:
         """The batch of one step of the epoch that was begun."""
@@ -122,8 +133,15 @@ class Batches:
             x = x * self._outside(plan["hole"])
         others = share = None
         if "partner" in plan:
-            x = torch.where(self._inside(plan["box"]), x[plan["partner"]], x)
+            partners = x[plan["partner"]]
             others, share = labels[plan["partner"]], plan["mixed"]
+            if "box" in plan:
+                x = torch.where(self._inside(plan["box"]), partners, x)
+            if "blend" in plan:
+                x = x + plan["blend"][:, None, None, None] * (partners - x)
+        if self.recipe.turns:
+            x, labels = turns.turned(x), turns.turned_labels(labels)
+            others = None if others is None else turns.turned_labels(others)
         x = x.permute(0, 3, 1, 2)  # channels first in shape, last in memory
         return Batch(x if self.device.type == "cuda" else x.contiguous(), labels, others, share)
 
@@ -148,8 +166,9 @@ class Batches:
         return (rows[:, :, None] & columns[:, None, :])[..., None]
 
     def inputs(self, epochs: int) -> Iterator[Tensor]:
-        """Augmented inputs alone, for the statistics of norms; from epochs that no training has, and nothing mixed."""
+        """Augmented inputs alone, for the statistics of norms: not mixed, from epochs that no training has."""
         for epoch in range(UNUSED, UNUSED + epochs):
             self.begin(epoch)
-            for step in range(self.steps):
-                yield self.at(step).x
+            x = self.whole().x
+            count = len(x) // EVALUATION_BATCH * EVALUATION_BATCH or len(x)
+            yield from torch.split(x[:count], EVALUATION_BATCH)  # of one size, which evaluation has too

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grown.data.task import Normalisation, Part
-
-BATCH = 500  # fixed: another batch size may change the last bits
+from grown.train.batches import EVALUATION_BATCH
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,9 @@ class Score:
 def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     """The network's answers, on the CPU."""
     with evaluating(network), torch.inference_mode():
-        answers = [network(normalise(images.to(device))).float().cpu() for images in torch.split(part.images, BATCH)]
+        answers = [
+            network(normalise(images.to(device))).float().cpu() for images in torch.split(part.images, EVALUATION_BATCH)
+        ]
     return torch.cat(answers)
 
 

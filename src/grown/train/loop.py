@@ -19,6 +19,8 @@ from torch.optim import SGD, Adam, Optimizer
 
 from grown import seeds
 from grown.config import Recipe
+from grown.nn import accelerate, aside
+from grown.train import turns
 from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
 from grown.train.schedule import factor
@@ -37,39 +39,100 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained, on what, and how."""
+    """One training: what is trained, on what, how, and who is told."""
 
     network: nn.Module
     groups: list[dict[str, Any]]  # by name: weights, norms, scores
     batches: Batches
     recipe: Recipe
+    seed: int = 0
     penalty: Callable[[], Tensor] | None = None
+    anneal: Callable[[float], None] | None = None
+    after_epoch: Callable[[Epoch], None] | None = None
 
 
-def fit(
-    network: nn.Module,
-    groups: list[dict[str, Any]],
-    batches: Batches,
-    recipe: Recipe,
-    seed: int,
-    penalty: Callable[[], Tensor] | None = None,
-    anneal: Callable[[float], None] | None = None,
-    after_epoch: Callable[[Epoch], None] | None = None,
-    capture: bool = True,
-) -> None:
-    """Train the parameter groups (weights, norms, scores) for the recipe's epochs."""
-    on_gpu = batches.device.type == "cuda"
-    kind: type[CapturedSteps | PlainSteps] = CapturedSteps if on_gpu and capture and anneal is None else PlainSteps
-    with _random_numbers(batches.device, seed), _autotuned(on_gpu):
-        steps = kind(Work(network, groups, batches, recipe, penalty))
-        for number in range(1, recipe.epochs + 1):
-            network.train()
-            if anneal is not None:
-                anneal((number - 1) / recipe.epochs)
+def fit(work: Work, capture: bool = True) -> None:
+    """Train the parameter groups for the recipe's epochs."""
+    on_gpu = work.batches.device.type == "cuda"
+    captured = on_gpu and capture and work.anneal is None
+    with _random_numbers(work.batches.device, work.seed), _autotuned(on_gpu):
+        steps = CapturedSteps(work) if captured else PlainSteps(work)
+        for number in range(1, work.recipe.epochs + 1):
+            work.network.train()
+            if work.anneal is not None:
+                work.anneal((number - 1) / work.recipe.epochs)
             loss = steps.epoch(number)
-            if after_epoch is not None:
-                after_epoch(Epoch(number, recipe.epochs, loss))
+            if work.after_epoch is not None:
+                work.after_epoch(Epoch(number, work.recipe.epochs, loss))
         steps.finish()
+
+
+def fit_together(works: list[Work], lanes: int = 8) -> None:
+    """Independent trainings; on a GPU so many of them at once, each on a stream of its own.
+
+    One small training leaves most of a GPU idle. A training that draws random numbers on the device (dropout) comes out
+    as deterministic as alone, but not the same as alone.
+    """
+    if not works or works[0].batches.device.type != "cuda":
+        for work in works:
+            fit(work)
+        return
+    waiting = list(works)
+    device = works[0].batches.device
+    running: list[_Lane] = []
+    with _random_numbers(device, works[0].seed), _autotuned(True):
+        while waiting or running:
+            while waiting and len(running) < lanes:
+                torch.cuda.synchronize(device)  # kernels are timed and steps captured while nothing else runs
+                running.append(_Lane(waiting.pop(0)))
+            for lane in running:
+                lane.begin()
+            for _ in range(max(lane.left for lane in running)):
+                for lane in running:
+                    lane.advance()
+            for lane in running:
+                lane.end()
+            running = [lane for lane in running if not lane.is_done]
+
+
+class _Lane:
+    """A training that shares the GPU with others: its epochs are driven from outside, step by step."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        work.network.train()
+        self.steps = CapturedSteps(work, shared=True)
+        self.number = 1
+        self.steps.begin(1)
+        self.left = work.batches.steps
+        while self.left and not self.steps.is_captured:
+            self.advance()
+
+    @property
+    def is_done(self) -> bool:
+        return self.number > self.work.recipe.epochs
+
+    def begin(self) -> None:
+        """Begin an epoch, unless one has begun."""
+        if not self.left:
+            self.work.network.train()
+            self.steps.begin(self.number)
+            self.left = self.work.batches.steps
+
+    def advance(self) -> None:
+        """One step of the epoch, if one is left."""
+        if self.left:
+            self.steps.step()
+            self.left -= 1
+
+    def end(self) -> None:
+        """End the epoch, and after the last one the training."""
+        loss = self.steps.end()
+        if self.work.after_epoch is not None:
+            self.work.after_epoch(Epoch(self.number, self.work.recipe.epochs, loss))
+        self.number += 1
+        if self.is_done:
+            self.steps.finish()
 
 
 def loss_of(work: Work, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -82,6 +145,8 @@ def loss_of(work: Work, batch: Batch) -> tuple[Tensor, Tensor]:
     if batch.others is not None and batch.share is not None:
         mixed = F.cross_entropy(logits, batch.others, label_smoothing=recipe.smoothing)
         loss = loss + batch.share * (mixed - loss)
+    if recipe.turns and recipe.agree > 0:
+        loss = loss + recipe.agree * turns.disagreement(logits)
     return (loss if work.penalty is None else loss + work.penalty()), loss.detach()
 
 
@@ -118,7 +183,7 @@ class CapturedSteps:
     An epoch's images are augmented together before it begins, into memory that the graph reads from.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, shared: bool = False) -> None:
         self.work = work
         self.batches, self.recipe = batches, recipe = work.batches, work.recipe
         device = batches.device
@@ -135,6 +200,10 @@ class CapturedSteps:
         self._epoch: dict[str, Tensor] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        # Alone on a GPU, a masked network's small kernels run beside each other; lanes fill it as it is.
+        apart = device.type == "cuda" and not shared and accelerate.fused() is not None
+        self._side: Any = torch.cuda.Stream(device) if apart else None  # type: ignore[no-untyped-call]
         self._gates = getattr(work.network, "gate_log", None)
         if self._gates is not None:
             self._gates.begin(batches.steps)
@@ -149,7 +218,7 @@ class CapturedSteps:
         if whole.others is not None:
             rows["others"] = whole.others
         for name, values in rows.items():
-            self._place(name, values.reshape(self.batches.steps, self.batches.size, *values.shape[1:]))
+            self._place(name, values.reshape(self.batches.steps, -1, *values.shape[1:]))
         if whole.share is not None:
             self._place("share", whole.share)
 
@@ -169,8 +238,14 @@ class CapturedSteps:
         share = self._factors.index_select(0, self._overall)
         for rate, full in self._rates:
             rate.copy_((full * share).squeeze(0))
-        loss, entropy = loss_of(self.work, self._batch())
-        loss.backward()  # type: ignore[no-untyped-call]
+        batch = self._batch()
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream())
+        with aside.beside(self._side):
+            loss, entropy = loss_of(self.work, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -180,43 +255,64 @@ class CapturedSteps:
         self._step += 1
         self._overall += 1
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether steps are replays by now."""
+        return self._graph is not None
+
     def epoch(self, number: int) -> float:
         """One epoch; returns its mean loss."""
-        self._fetch(number)
-        self._step.zero_()
-        self._total.zero_()
+        self.begin(number)
         for _ in range(self.batches.steps):
+            self.step()
+        return self.end()
+
+    def begin(self, number: int) -> None:
+        """Begin an epoch, on this training's own stream."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with self._aside():
+            self._fetch(number)
+            self._step.zero_()
+            self._total.zero_()
+
+    def step(self) -> None:
+        """The next step of the epoch."""
+        with self._aside():
             if self._graph is not None:
                 self._graph.replay()
-            elif self._warm < WARM_STEPS:
-                self._run_aside()
+            elif self._warm < WARM_STEPS:  # CUDA wants real steps before a capture; they also pick the fastest kernels
+                self._once()
+                self._warm += 1
             else:
                 self._graph = self._capture()
                 self._graph.replay()
+
+    def end(self) -> float:
+        """Wait for the epoch; returns its mean loss."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
         if self._gates is not None:
             self._gates.end()
         return float(self._total) / self.batches.steps
 
     def finish(self) -> None:
         """Let the graph and its memory go; the network is as it was, but trained."""
+        if self._stream is not None:
+            self._stream.synchronize()
         self._graph = None
         self._fusion.undo()
         if self._gates is not None:
             self._gates.release()
 
-    def _run_aside(self) -> None:
-        """A real step on another stream, as CUDA wants it before a capture: it also picks the fastest kernels."""
-        side: Any = torch.cuda.Stream(self.batches.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._once()
-        torch.cuda.current_stream().wait_stream(side)
-        self._warm += 1
+    def _aside(self) -> Any:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # On this stream alone: libraries keep a workspace for each stream, which two graphs must not share.
+        with torch.cuda.graph(graph, stream=self._stream):
             self._once()
         return graph
 

@@ -31,7 +31,8 @@ from grown.methods.grown.settled import Settled
 from grown.methods.grown.stage import Stage
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import Epoch, fit
+from grown.train.loop import Epoch, Work, fit
+from grown.train.turns import TURNS
 
 if TYPE_CHECKING:
     from grown.methods.grown.learner import Learner
@@ -50,6 +51,9 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         while learner.config.grow and _misses(best, target, learner.config.margin):
             if stage.expansions >= learner.config.expansions or not stage.expand():
                 break
+            if not learner.config.trial:
+                expansions = stage.expansions
+                continue
             grown = _train(stage)
             # Growth that gained nothing on the held-out images was not necessary.
             if grown.val.accuracy > best.val.accuracy:
@@ -97,16 +101,22 @@ def _train(stage: Stage) -> Settled:
             **details,
         )
 
+    if recipe.turns:
+        stage.network.head.turn(TURNS, seeds.generator(config.seed, "turns", *purpose))
     fit(
-        stage.network,
-        stage.parameter_groups(),
-        batches,
-        recipe,
-        seed=seeds.derive(config.seed, *purpose),
-        penalty=stage.penalty if stage.has_penalty else None,
-        anneal=stage.anneal if config.mask == "gumbel" else None,
-        after_epoch=after_epoch,
+        Work(
+            stage.network,
+            stage.parameter_groups(),
+            batches,
+            recipe,
+            seed=seeds.derive(config.seed, *purpose),
+            penalty=stage.penalty if stage.has_penalty else None,
+            anneal=stage.anneal if config.mask == "gumbel" else None,
+            after_epoch=after_epoch,
+        )
     )
+    if recipe.turns:
+        stage.network.head.upright()
     settled = stage.settle(batches.inputs(epochs=2))
     _log_flips(stage, recipe.epochs)  # what the cap closed
     seconds = time.perf_counter() - began

@@ -25,7 +25,7 @@ from grown.methods.grown.stage import Stage
 from grown.methods.grown.target import Targets
 from grown.nn import bits, trace
 from grown.nn.axes import Widths
-from grown.nn.bank import Bank, make_banks, no_widths
+from grown.nn.bank import FORMATS, Bank, make_banks, no_widths
 from grown.nn.graph import Graph
 from grown.nn.groups import Channels, find_channels
 from grown.nn.initial import measure_gains
@@ -171,9 +171,7 @@ class Learner:
     def save(self, path: str | Path) -> int:
         """Write everything to one safetensors file, atomically; returns its bytes."""
         state = self.state()
-        tasks = check.read_tasks(
-            Fields(state.meta, "this model"), len(self.graph.nodes), check.stored_bytes(state.tensors)
-        )
+        tasks = check.read_tasks(state.meta["tasks"], len(self.graph.nodes), check.stored_bytes(state.tensors))
         check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths)
         return container.save(path, state.tensors, state.meta)
 
@@ -184,7 +182,7 @@ class Learner:
         tensors: dict[str, Tensor] = {}
         for name, bank in self.banks.items():
             owner = bank.owner
-            tensors[f"bank/{name}/kernels"] = bank.kernels[owner > 0]
+            tensors[f"bank/{name}/kernels"] = bank.kernels[owner > 0].to(FORMATS[self.config.kernel_format])
             tensors[f"bank/{name}/owners"] = bits.pack_numbers(owner)
         tasks = []
         for entry in self.records.values():
@@ -213,7 +211,9 @@ class Learner:
             self._given_base = meta.whole("base_parameters", 1)
             self._adopt(*check.read_graph(meta, check.stored_bytes(tensors), self.config.width_multiple))
             self.widths = check.read_widths(meta, self.channels)
-            tasks = check.read_tasks(meta, len(self.graph.nodes), check.stored_bytes(tensors))
+            tasks = check.read_tasks(meta.items("tasks"), len(self.graph.nodes), check.stored_bytes(tensors))
+            if not tasks:
+                raise FileError("it has no task")
             self.next_number = meta.whole("next_number", tasks[-1].whole("number") + 1, 2**31 - 1)
             check.check_tensors(tensors, tasks, self.graph, self.channels, self.banks, self.widths)
             for name, bank in self.banks.items():

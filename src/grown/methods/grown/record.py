@@ -186,7 +186,7 @@ def _read_picked(
         raise FileError(f"task {record.name!r}: {len(unread)} soft values do not go with its picked bits")
     for (name, where), part in zip(earlier.items(), picked, strict=True):
         bank = banks[name]
-        active = _owners(record, bank, physical) == record.number
+        active = bank.owners(physical, record.widths) == record.number
         active.masked_scatter_(where, part)  # as everywhere here: an index of places would take more memory
         if record.soft is not None:
             rest = int((~part).sum())
@@ -209,11 +209,5 @@ def _check_kept(record: Record, channels: Channels) -> None:
 
 def _earlier(record: Record, bank: Bank, physical: Widths) -> Tensor:
     """Which kernels in a task's view an earlier task owned: those that it could pick."""
-    owner = _owners(record, bank, physical)
+    owner = bank.owners(physical, record.widths)
     return (owner > 0) & (owner < record.number)
-
-
-def _owners(record: Record, bank: Bank, physical: Widths) -> Tensor:
-    """The owners of the kernels in a task's view."""
-    rows, columns = bank.view(physical, record.widths)
-    return bank.owner[rows[:, None], columns]

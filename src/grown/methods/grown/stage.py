@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +15,10 @@ from grown.errors import ConfigError
 from grown.growth import budget
 from grown.methods.base import StageReport, TaskReport, probe
 from grown.methods.grown.record import Record
+from grown.methods.grown.related import most_related, start_from
 from grown.methods.grown.settled import Settled, narrow_state, silence
 from grown.nn.axes import Widths
+from grown.nn.bank import as_stored
 from grown.nn.initial import Initializer
 from grown.nn.layers import MaskSettings
 from grown.nn.masks import Noise
@@ -37,7 +38,7 @@ class Stage:
     Train `network` with any loop and loss: `parameter_groups()` are what learns, `penalty()` is added to the loss.
     """
 
-    def __init__(self, learner: Learner, task: Task, *, all_data: bool = False) -> None:
+    def __init__(self, learner: Learner, task: Task, *, all_data: bool = False, related: Record | None = None) -> None:
         config = learner.config
         self.all_data = all_data  # also train on the held-out images: only once they have decided
         self.learner = learner
@@ -51,6 +52,7 @@ class Stage:
         self.fit = task.train if all_data else self.fit
         self.normalise: Normalisation = measure(self.fit)
         self.reports: list[StageReport] = []
+        self.related: Record | None = None  # the earlier task that this one starts as
         self.rounds = 0  # times that candidates were appended
         self.expansions = 0  # of them, those that a missed target asked for
         self._opened = time.perf_counter()
@@ -59,6 +61,9 @@ class Stage:
         self._settings = self._mask_settings()
         widths = learner.seed_widths() if self.first else learner.widths
         self.network = self._make_network(widths)
+        if not self.first and config.start == "related":
+            self.related = related if related is not None else most_related(self)
+            start_from(self, self.related)
         if self.first and config.grow:
             self._append_candidates(self._cap() - self._open_parameters())
 
@@ -93,14 +98,12 @@ class Stage:
     def recipe(self) -> Recipe:
         """The recipe of this stage's trainings: a shorter one where they only decide."""
         config = self.learner.config
-        if self.all_data or config.decide == 1.0:
-            return config.recipe
-        return replace(config.recipe, epochs=max(1, round(config.decide * config.recipe.epochs)))
+        return config.recipe if self.all_data else config.deciding
 
     def anew_with_all_data(self, expansions: int) -> Stage:
         """The same task from its start, on all of its training images, expanded so many times from the beginning."""
         learner = self.learner
-        stage = Stage(learner, self.task, all_data=True)
+        stage = Stage(learner, self.task, all_data=True, related=self.related)
         for _ in range(expansions):
             stage.expand()
         stage.name = "refit"
@@ -215,7 +218,8 @@ class Stage:
             learner.graph, learner.channels, learner.banks, network.widths, picked, network.closed_channels()
         )
         silence(network, structure)
-        kernels = {name: layer.kernels().cpu() for name, layer in layers.items()}
+        stored = learner.config.kernel_format
+        kernels = {name: as_stored(layer.kernels(), stored).cpu() for name, layer in layers.items()}
         plain = build(learner.graph, learner.channels, structure.narrow(), len(self.task.classes))
         plain = fill(plain, narrow_state(network, structure, kernels, soft)).to(learner.config.device)
         if batches is not None:

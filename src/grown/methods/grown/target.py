@@ -10,7 +10,7 @@ from torch import nn
 
 from grown.config import check_target
 from grown.errors import ConfigError, FileError
-from grown.methods.plain import PlainTraining
+from grown.methods.plain import PlainJob, PlainTraining
 
 if TYPE_CHECKING:
     from grown.methods.grown.learner import Learner
@@ -51,7 +51,7 @@ class Targets:
         scores = []
         if kind in ("scratch", "best"):
             scratch = PlainTraining(self.learner.graph, self.learner.gains, self.learner.config, self.learner.observer)
-            result = scratch.train(stage.task, stage.fit, stage.held_out, stage.normalise, parent=None)
+            result = scratch.train(self._job(stage, None))
             self.reference = result.network
             scores.append(result.val)
         if kind in ("finetune", "best"):
@@ -65,9 +65,13 @@ class Targets:
                     self.learner.graph, self.learner.gains, self.learner.config, self.learner.observer
                 )
             parent = self._finetune.random_parent(stage.task.name)
-            result = self._finetune.train(stage.task, stage.fit, stage.held_out, stage.normalise, parent=parent)
+            result = self._finetune.train(self._job(stage, parent))
             scores.append(result.val)
         return max(scores)
+
+    def _job(self, stage: Stage, parent: str | None) -> PlainJob:
+        recipe = self.learner.config.deciding  # the same epochs as what is compared with it
+        return PlainJob(stage.task, stage.fit, stage.held_out, stage.normalise, recipe, parent)
 
     def _from_file(self, path: Path, task: str) -> float:
         targets = read_targets(path)

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from grown.data.task import Task
 from grown.methods.plain_method import PlainMethod
 
 
@@ -13,3 +14,12 @@ class Scratch(PlainMethod):
     def parent(self, task: str) -> str | None:  # noqa: ARG002
         """Nobody."""
         return None
+
+    def foresee(self, tasks: list[Task]) -> None:
+        """Train the networks of these tasks side by side, which a GPU does in less time than one by one.
+
+        On the CPU nothing is gained, so there each task is trained when it is learned.
+        """
+        if self.config.device != "cpu":
+            self._check(tasks)
+            self._train(tasks)

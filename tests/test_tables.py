@@ -1,0 +1,75 @@
+"""Tables out of result files: which rows, in which order, over which seeds; and what may not stand in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tables
+from helpers import write_result as write
+
+
+def rows(folder: Path) -> list[list[str]]:
+    lines = tables.stream_table(folder, count_seeds=True).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_rows_stand_in_their_order_with_means_over_seeds(tmp_path: Path) -> None:
+    for method, label in (
+        ("joint", "default"),
+        ("grown", "ablation:+retrain"),
+        ("grown", "ablation:grow-only"),
+        ("scratch", "equal-bytes-small"),
+        ("scratch", "equal-bytes"),
+        ("scratch", "default"),
+        ("scratch", "curve"),
+        ("finetune", "default"),
+        ("grown", "small"),
+    ):
+        write(tmp_path, method, label)
+    for seed in (2, 0, 1):
+        write(tmp_path, "grown", "default", seed)
+    write(tmp_path / "exploration", "grown", "default", recipe="fast", average_accuracy=1.0)
+    header, _, *found = rows(tmp_path)
+    assert header[1:] == ["average accuracy (%)", "seeds", "forgetting", "tasks that grew", "size", "bytes", "seconds"]
+    assert [row[0] for row in found] == [
+        "**GROWN**",
+        "**GROWN**, small",
+        "Scratch, full width",
+        "Scratch at equal bytes",
+        "Scratch at the small one's bytes",
+        "Fine-tune, full width",
+        "all tasks at once (joint), not continual",
+        "GROWN's growth alone",
+        "+ released kernels trained again",
+    ]
+    assert found[0][1:] == ["81.00 ± 1.00", "3", "0", "0 to 1 of 2", "0.25 ± 0.00x", "0.62 ± 0.25x", "110"]
+    assert found[1][1:] == ["80.00", "1", "0", "0 of 2", "0.25x", "0.38x", "100"]
+    assert found[2][4] == ""
+
+
+def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a", "grown", "default")
+    write(tmp_path / "a", "scratch", "default", recipe="fast")
+    with pytest.raises(SystemExit, match=r"scratch-default-0-1.json has recipe 'fast', but grown-default-0-0.json has"):
+        rows(tmp_path / "a")
+    write(tmp_path / "b", "grown", "default")
+    write(tmp_path / "b", "scratch", "default", protocol="paper")
+    with pytest.raises(SystemExit, match="protocol 'paper'"):
+        rows(tmp_path / "b")
+    write(tmp_path / "c", "grown", "default")
+    write(tmp_path / "c", "grown", "default")
+    with pytest.raises(SystemExit, match="both grown, default, seed 0"):
+        rows(tmp_path / "c")
+
+
+def test_a_table_needs_a_place_as_soon_as_it_has_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "TABLES", {"some": lambda: tables.stream_table(tmp_path)})
+    assert tables.fill("text") == "text"
+    write(tmp_path, "grown", "default")
+    with pytest.raises(SystemExit, match="no place for a table: <!-- table: some -->"):
+        tables.fill("text")
+    filled = tables.fill("<!-- table: some -->\nold\n<!-- end -->")
+    assert "old" not in filled
+    assert "| **GROWN** | 80.00 |" in filled
