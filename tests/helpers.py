@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 import grown
+from grown.cli.main import main
 from grown.config import Config, Recipe
 
 
@@ -104,3 +106,10 @@ def write_result(folder: Path, method: str, label: str, seed: int = 0, **changes
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{method}-{label.replace(':', '-')}-{seed}-{len(list(folder.iterdir()))}.json"
     (folder / name).write_text(json.dumps({**result, **changes}))
+
+
+def call(*arguments: str) -> int:
+    """The command line's exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)

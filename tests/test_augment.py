@@ -7,6 +7,7 @@ import torch
 
 from grown.config import Recipe
 from grown.data.task import Normalisation, Part
+from grown.errors import ConfigError
 from grown.train import policy
 from grown.train.batches import Batches
 
@@ -113,3 +114,34 @@ def test_features_are_only_normalised() -> None:
     found = [(features.images - 1) / 2 == row for row in x]
     assert all(bool(match.all(1).any()) for match in found)
     assert len(labels) == 5
+
+
+def test_mixup_blends_with_others_and_says_how_much() -> None:
+    source = part()
+    batches = Batches(source, PLAIN, Recipe(batch=32, mixup=1.0, epochs=10), "cpu", 0)
+    whole = Batches(source, PLAIN, Recipe(batch=32, epochs=10), "cpu", 0)
+    for epoch in range(1, 9):
+        batches.begin(epoch)
+        whole.begin(epoch)
+        mixed, plain = batches.at(0), whole.at(0)
+        assert mixed.share is not None
+        share = float(mixed.share)
+        assert 0 < share < 0.5
+        others = (mixed.x - (1 - share) * plain.x) / share
+        far = (others[:, None] - plain.x[None]).flatten(2).abs().amax(2)  # which image each was blended with
+        partner = far.argmin(1)
+        assert float(far.amin(1).max()) < 0.5
+        assert torch.equal(plain.labels[partner], mixed.others)
+    batches.begin(10)
+    assert float(batches.at(0).share) == 0.0  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="shares of the batches"):
+        Recipe(cutmix=0.6, mixup=0.6)
+
+
+def test_what_norms_are_measured_on_is_not_mixed_and_of_one_size() -> None:
+    many = part(count=620)
+    recipe = Recipe(batch=32, mixup=1.0, cutmix=0.0, epochs=4)
+    chunks = list(Batches(many, PLAIN, recipe, "cpu", 0).inputs(epochs=2))
+    assert [len(chunk) for chunk in chunks] == [250, 250, 250, 250]
+    assert all(bool((chunk == chunk.round()).all()) for chunk in chunks)  # a blend would not be whole
+    assert [len(chunk) for chunk in Batches(part(), PLAIN, recipe, "cpu", 0).inputs(epochs=1)] == [32]

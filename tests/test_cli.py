@@ -15,8 +15,8 @@ from rich.console import Console
 
 import grown
 from grown.bench.runner import Request, run
-from grown.cli.main import main
 from grown.report.progress import Clock, LiveView, view_for
+from helpers import call
 
 RESULT_KEYS = {
     "benchmark", "method", "label", "backbone", "recipe", "protocol", "seed", "device", "base_parameters", "tasks",
@@ -26,12 +26,6 @@ RESULT_KEYS = {
 TASK_KEYS = {
     "name", "classes", "target", "val", "test", "stages", "grew", "new_kernels", "size_x", "bytes_x", "bytes",
 }  # fmt: skip
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def without_times(result: dict) -> dict:

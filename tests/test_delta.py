@@ -14,20 +14,13 @@ from torch import Tensor
 
 import grown
 from forging import flip, golden
-from grown.cli.main import main
 from grown.errors import FileError
 from grown.io import container
 from grown.io.versions import DELTA
 from grown.methods.grown import delta
 from grown.methods.grown.removal import remove
 from grown.methods.verify import verify_content
-from helpers import Branchy, make_task, quick, shake
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
+from helpers import Branchy, call, make_task, quick, shake
 
 
 @functools.cache

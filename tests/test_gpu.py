@@ -13,7 +13,7 @@ from grown.data.task import measure
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.nn import masks
-from grown.train import loop
+from grown.train import loop, turns
 from grown.train.batches import Batches
 from helpers import make_task, quick, shake
 
@@ -140,6 +140,28 @@ def test_scratch_is_the_same_captured_or_not() -> None:
         assert any(isinstance(part, nn.ReLU) for part in network.modules())
         states.append(network.state_dict())
     assert_same_update(start, *states)
+
+
+@pytest.mark.parametrize("name", ["vgg16-bn-pool", "resnet18"])
+def test_trainings_side_by_side_come_out_as_alone(name: str) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    recipe = Recipe(epochs=1, batch=16, rate=1e-4, precision="fp32", turns=True, crop=2)
+    learner = grown.Learner(backbone(name, width=0.125), quick(), input_shape=(3, 32, 32))
+    found = []
+    for lanes in (1, 2):
+        training = PlainTraining(learner.graph, learner.gains, quick(device="cuda", recipe=recipe, lanes=lanes))
+        works, starts = [], []
+        for number in range(3):
+            task = make_task(f"t{number}", shape=(32, 32, 3), each=24 + 8 * number, classes=4)
+            network = training.fresh(task, number).cuda().train().requires_grad_(True)
+            turns.TurnedHead(network, learner.graph.head.name, torch.Generator().manual_seed(0))
+            starts.append({key: value.clone() for key, value in network.state_dict().items()})
+            batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
+            works.append(loop.Work(network, plain_groups(network), batches, recipe))
+        loop.fit_together(works, lanes)
+        found.append([work.network.state_dict() for work in works])
+    for start, one, other in zip(starts, *found, strict=True):
+        assert_same_update(start, one, other)
 
 
 def test_memory_is_exact_on_a_gpu() -> None:

@@ -9,17 +9,10 @@ import torch
 
 import grown
 from forging import GOLDEN, golden
-from grown.cli.main import main
 from grown.methods.base import probe
 from grown.methods.grown.removal import remove
 from grown.methods.verify import verify
-from helpers import make_task
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
+from helpers import call, make_task
 
 
 @pytest.mark.parametrize("kind", ["grown", "soft", "bf16"])

@@ -12,21 +12,15 @@ from torch import Tensor
 
 import grown
 from forging import flip, flip_in_file, forge, golden
-from grown.cli.main import main
 from grown.io import arithmetic, container
 from grown.io.state import State
 from grown.methods.base import probe
 from grown.methods.grown.algebra import breaches
 from grown.methods.verify import verify, verify_content
+from helpers import call
 
 KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
 NAMES = [(kind, name) for kind in KINDS for name in container.parse(golden(kind)).tensors]
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from grown import data, models
 from grown.config import Config, Recipe
 from grown.data import Task
-from grown.errors import ConfigError, FileError, GrownError, TaskError, TemplateError
+from grown.errors import ConfigError, DeviceError, FileError, GrownError, TaskError, TemplateError
 from grown.methods import METHODS, load
 from grown.methods.base import StageReport, TaskReport
 from grown.methods.grown import GrowthCurve, GrowthPoint, Learner, Settled, Stage, grow_alone
@@ -19,6 +19,7 @@ __all__ = [
     "METHODS",
     "Config",
     "ConfigError",
+    "DeviceError",
     "FileError",
     "GrownError",
     "GrowthCurve",

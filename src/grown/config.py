@@ -101,6 +101,7 @@ class Config:
     density_weight: float = 1.0
 
     # when to grow
+    protocol: str = "honest"  # held-out training images decide; "paper": the test images do, as in CPG's code
     target: Target = "scratch"
     margin: float = 0.0  # points of held-out accuracy by which a target may be missed; below 0: must be exceeded
     holdout: float = 0.2  # the part of the training set that decides
@@ -112,6 +113,7 @@ class Config:
     seed: int = 0
     threads: int | None = None  # of PyTorch on CPU; None leaves them as they are
     device: str = "cpu"
+    lanes: int = 8  # independent trainings that share a GPU at a time
 
     def __post_init__(self) -> None:
         for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit", "trial"):
@@ -133,6 +135,9 @@ class Config:
         _whole("width_multiple", self.width_multiple, 1)
         _choice("start", self.start, ("open", "related"))
         _choice("growth", self.growth, ("slim", "open"))
+        _choice("protocol", self.protocol, ("honest", "paper"))
+        if self.protocol == "paper" and self.refit:
+            raise ConfigError("by protocol 'paper' all training images train from the start, so refit must be False")
         _choice("mask", self.mask, ("hard", "gumbel"))
         _choice("kernel_format", self.kernel_format, ("fp32", "bf16"))
         if self.soft_select and not self.select:
@@ -153,6 +158,7 @@ class Config:
         if self.threads is not None:
             _whole("threads", self.threads, 1)
         _whole("seed", self.seed, 0)
+        _whole("lanes", self.lanes, 1)
         check_target(self.target)
 
     @property

@@ -26,6 +26,10 @@ class FileError(GrownError):
     """A file or folder is missing, unreadable, damaged or in the way."""
 
 
+class DeviceError(GrownError):
+    """A device has not enough memory for what was asked."""
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> ConfigError:
     """An error for a name that nothing is registered under, with the nearest name and all choices."""
     known = sorted(choices)

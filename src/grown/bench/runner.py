@@ -35,6 +35,7 @@ class Request:
     backbone: str | None = None
     width: float = 1.0
     recipe: str | None = None
+    protocol: str = "honest"
     target: Target | None = None
     seed: int = 0
     threads: int | None = None
@@ -77,7 +78,7 @@ def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, A
         "label": request.label,
         "backbone": name,
         "recipe": config.recipe.name,
-        "protocol": "honest",
+        "protocol": config.protocol,
         "seed": config.seed,
         "device": config.device,
         "base_parameters": learner.base_parameters,
@@ -112,6 +113,11 @@ def configure(request: Request, preset: presets.Benchmark) -> Config:
     changes: dict[str, Any] = {"recipe": recipe, "seed": request.seed, "device": request.device}
     if request.target is not None:
         changes["target"] = request.target
+    if request.protocol == "paper":
+        # All training images train from the start, so nothing is decided on a part of them first.
+        changes |= {"protocol": "paper", "refit": False, "decide": 1.0, "trial": True}
+    elif request.protocol != "honest":
+        raise unknown("protocol", request.protocol, ("honest", "paper"))
     if request.threads is not None:
         changes["threads"] = request.threads
     if not 0 < request.width <= 16:

@@ -22,6 +22,9 @@ def run(
     backbone: Annotated[str | None, typer.Option(help="A name, or package.module:function of your own.")] = None,
     width: Annotated[float, typer.Option(help="The backbone's layers, times this.")] = 1.0,
     recipe: Annotated[str | None, typer.Option(help="How each training runs.")] = None,
+    protocol: Annotated[
+        str, typer.Option(help="honest: held-out training images decide; paper: the test images do.")
+    ] = "honest",
     target: Annotated[str | None, typer.Option(help="A number, scratch, finetune, best, or a result.json.")] = None,
     seed: Annotated[int, typer.Option(help="Makes a CPU run repeat bit for bit at one thread count.")] = 0,
     threads: Annotated[int | None, typer.Option(help="PyTorch's threads on the CPU.")] = None,
@@ -43,6 +46,7 @@ def run(
         backbone=backbone,
         width=width,
         recipe=recipe,
+        protocol=protocol,
         target=parse_target(target),
         seed=seed,
         threads=threads,

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from grown.data.task import Normalisation, Task
+from grown.config import Config
+from grown.data.task import Normalisation, Part, Task
 from grown.errors import TaskError
 from grown.io.state import Size, State
 
@@ -92,3 +93,10 @@ def probe(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
     finally:
         torch.set_num_threads(threads)
     return logits.float().clone()
+
+
+def parts_of(task: Task, config: Config) -> tuple[Part, Part]:
+    """What trains, and what decides: held-out training images, or by the paper's protocol the test images."""
+    if config.protocol == "paper":
+        return task.train, task.test
+    return task.hold_out(config.holdout, config.seed)

@@ -120,7 +120,7 @@ class PlainTraining:
             batches = Batches(part, job.normalise, job.recipe, device, self.config.seed, job.task.name, "plain")
             tell = self._teller(job)
             works.append(Work(network, plain_groups(network), batches, job.recipe, seed, after_epoch=tell))
-        fit_together(works)
+        fit_together(works, self.config.lanes)
         for head in heads:
             head.undo()
         return [self._settle(job, work) for job, work in zip(jobs, works, strict=True)]

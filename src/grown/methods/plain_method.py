@@ -20,7 +20,7 @@ from grown.io.fields import Fields, first_line
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
 from grown.methods import check
-from grown.methods.base import Observer, StageReport, TaskReport, check_fits, probe
+from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import trace
 from grown.nn.bank import FORMATS, make_banks
@@ -124,7 +124,7 @@ class PlainMethod:
         began = time.perf_counter()
         config, jobs = self.config, []
         for task in tasks:
-            part, held_out = task.hold_out(config.holdout, config.seed)
+            part, held_out = parts_of(task, config)
             parent = self.parent(task.name)
             jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding, parent))
             if config.refit:

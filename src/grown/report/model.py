@@ -13,6 +13,7 @@ from rich.table import Table
 
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
+from grown.report.tables import PAPER
 
 
 def print_model(console: Console, path: Path, learner: Any) -> None:
@@ -26,6 +27,8 @@ def print_model(console: Console, path: Path, learner: Any) -> None:
         f"{size.size_x:.3f}x in kernels, {size.bytes_x:.3f}x in all, of {size.base_parameters:,} fp32 weights",
         highlight=False,
     )
+    if learner.config.protocol == "paper":
+        console.print(PAPER, highlight=False, markup=False, soft_wrap=True)
     if isinstance(learner, Learner):
         for table in (tasks_table(learner), layers_table(learner), reuse_table(learner)):
             console.print(table)

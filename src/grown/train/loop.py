@@ -23,6 +23,7 @@ from grown.nn import accelerate, aside
 from grown.train import turns
 from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
+from grown.train.memory import explained
 from grown.train.schedule import factor
 
 WARM_STEPS = 3  # steps that run as they are before one is captured
@@ -55,19 +56,20 @@ def fit(work: Work, capture: bool = True) -> None:
     """Train the parameter groups for the recipe's epochs."""
     on_gpu = work.batches.device.type == "cuda"
     captured = on_gpu and capture and work.anneal is None
-    with _random_numbers(work.batches.device, work.seed), _autotuned(on_gpu):
+    recipe, device = work.recipe, work.batches.device
+    with explained(recipe, device), _random_numbers(device, work.seed), _autotuned(on_gpu):
         steps = CapturedSteps(work) if captured else PlainSteps(work)
-        for number in range(1, work.recipe.epochs + 1):
+        for number in range(1, recipe.epochs + 1):
             work.network.train()
             if work.anneal is not None:
-                work.anneal((number - 1) / work.recipe.epochs)
+                work.anneal((number - 1) / recipe.epochs)
             loss = steps.epoch(number)
             if work.after_epoch is not None:
-                work.after_epoch(Epoch(number, work.recipe.epochs, loss))
+                work.after_epoch(Epoch(number, recipe.epochs, loss))
         steps.finish()
 
 
-def fit_together(works: list[Work], lanes: int = 8) -> None:
+def fit_together(works: list[Work], lanes: int) -> None:
     """Independent trainings; on a GPU so many of them at once, each on a stream of its own.
 
     One small training leaves most of a GPU idle. A training that draws random numbers on the device (dropout) comes out
@@ -80,7 +82,7 @@ def fit_together(works: list[Work], lanes: int = 8) -> None:
     waiting = list(works)
     device = works[0].batches.device
     running: list[_Lane] = []
-    with _random_numbers(device, works[0].seed), _autotuned(True):
+    with explained(works[0].recipe, device, lanes), _random_numbers(device, works[0].seed), _autotuned(True):
         while waiting or running:
             while waiting and len(running) < lanes:
                 torch.cuda.synchronize(device)  # kernels are timed and steps captured while nothing else runs

@@ -1,12 +1,14 @@
 """The earlier task whose features suit a new one best, and a network that starts as that task's.
 
 Relatedness is measured, not guessed: each earlier task's network turns the new task's images into features, a linear
-classifier is fitted to them in closed form, and the held-out images say which features were best.
+classifier is fitted to them in closed form, and its error on the held-out images says which features are best. Squared
+error, since a few hundred right-or-wrong answers hardly tell two networks apart.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,19 +16,21 @@ from torch import Tensor, nn
 
 from grown.data.task import Normalisation, Part
 from grown.methods.grown.record import Record
+from grown.nn.axes import Widths
+from grown.nn.graph import BANKED, NORMS
 from grown.train.evaluate import logits_of
 
 if TYPE_CHECKING:
     from grown.methods.grown.stage import Stage
 
-RIDGE = 1e-2  # of the features' own scale
+RIDGE = 0.1  # of the features' own scale
 
 
 def most_related(stage: Stage) -> Record:
     """The earlier task whose features classify this task's held-out images best."""
     learner = stage.learner
     records = list(learner.records.values())
-    best = (-1.0, records[0])
+    best = (math.inf, records[0])
     for record in records if len(records) > 1 else []:
         network = learner.extract(record.name).to(learner.config.device)
         head = network.get_submodule(learner.graph.head.name)
@@ -34,9 +38,9 @@ def most_related(stage: Stage) -> Record:
             _features(network, head, part, record.normalisation, learner.config.device)
             for part in (stage.fit, stage.held_out)
         )
-        accuracy = _ridge_accuracy(seen, stage.fit.labels, asked, stage.held_out.labels)
-        if accuracy > best[0]:
-            best = (accuracy, record)
+        error = _ridge_error(seen, stage.fit.labels, asked, stage.held_out.labels)
+        if error < best[0]:
+            best = (error, record)
     return best[1]
 
 
@@ -50,19 +54,23 @@ def _features(network: nn.Module, head: nn.Module, part: Part, normalise: Normal
     return torch.cat(found)
 
 
-def _ridge_accuracy(seen: Tensor, labels: Tensor, asked: Tensor, answers: Tensor) -> float:
-    """A linear classifier by least squares on standardised features: its accuracy on what it was not fitted to."""
+def _ridge_error(seen: Tensor, labels: Tensor, asked: Tensor, answers: Tensor) -> float:
+    """A linear classifier by least squares on standardised features: its squared error where it was not fitted."""
     mean, deviation = seen.mean(0), seen.std(0).clamp_min(1e-6)
-    x, y = (seen - mean) / deviation, F.one_hot(labels.to(seen.device)).to(seen.dtype)
+    classes = int(labels.max()) + 1
+    y, right = (F.one_hot(given.to(seen.device), classes).to(seen.dtype) for given in (labels, answers))
+    x = (seen - mean) / deviation
     gram = x.T @ x / len(x) + RIDGE * torch.eye(x.shape[1], device=x.device)
     weights = torch.linalg.solve(gram, x.T @ (y - y.mean(0)) / len(x))
-    scores = (asked - mean) / deviation @ weights + y.mean(0)
-    return float((scores.argmax(1) == answers.to(scores.device)).float().mean())
+    return float(((asked - mean) / deviation @ weights + y.mean(0) - right).square().sum(1).mean())
 
 
 @torch.no_grad()
 def start_from(stage: Stage, record: Record) -> None:
-    """Begin with an earlier task's picks and norms: other frozen kernels start as far below the threshold as above."""
+    """Begin as an earlier task's network: its picks, norms and biases, and nothing new in what its channels read.
+
+    Other frozen kernels start as far below the threshold as its own start above it.
+    """
     network = stage.network
     start = network.settings.start
     for name, layer in network.masked().items():
@@ -73,12 +81,32 @@ def start_from(stage: Stage, record: Record) -> None:
         used[rows[:, None], columns] = record.active[name]
         away = layer.is_frozen & ~used.to(layer.is_frozen.device)
         layer.scores[away] = -start
-    for node in stage.learner.graph.norms():
-        norm: Any = network.layer(node.name)
-        kept = _positions(stage, record, node.name).to(norm.weight.device)
-        for key in ("weight", "bias"):
-            if f"{node.name}.{key}" in record.own:
-                getattr(norm, key)[kept] = record.own[f"{node.name}.{key}"].to(norm.weight.device)
+    for node in stage.learner.graph.nodes[1:-1]:
+        if node.op not in (*BANKED, *NORMS):
+            continue
+        for key, value in network.layer(node.name).named_parameters():
+            if key in ("weight", "bias") and f"{node.name}.{key}" in record.own:
+                at = _positions(stage, record, node.name).to(value.device)
+                value[at] = record.own[f"{node.name}.{key}"].to(value.device)
+    quieten(stage, record, None)
+
+
+@torch.no_grad()
+def quieten(stage: Stage, record: Record, before: Widths | None) -> None:
+    """Start new kernels at zero in the channels that the earlier task has; with `before`, those appended since then.
+
+    They learn from there, and until then these channels say what they said to that task.
+    """
+    network = stage.network
+    for name, layer in network.masked().items():
+        if layer.weight is None:
+            continue
+        bank, new = network.banks[name], torch.zeros(layer.trainable.shape, dtype=torch.bool)
+        new[_positions(stage, record, name)] = True
+        if before is not None:
+            rows, columns = bank.view(network.widths, before)
+            new[rows[:, None], columns] = False
+        layer.weight[new.to(layer.weight.device)] = 0.0
 
 
 def _positions(stage: Stage, record: Record, name: str) -> Tensor:

@@ -13,9 +13,9 @@ from grown.config import Recipe
 from grown.data.task import Normalisation, Part, Task, measure
 from grown.errors import ConfigError
 from grown.growth import budget
-from grown.methods.base import StageReport, TaskReport, probe
+from grown.methods.base import StageReport, TaskReport, parts_of, probe
 from grown.methods.grown.record import Record
-from grown.methods.grown.related import most_related, start_from
+from grown.methods.grown.related import most_related, quieten, start_from
 from grown.methods.grown.settled import Settled, narrow_state, silence
 from grown.nn.axes import Widths
 from grown.nn.bank import as_stored
@@ -48,7 +48,7 @@ class Stage:
         self.name = "expand" if self.first and config.grow else "reuse"
         self.fit: Part
         self.held_out: Part
-        self.fit, self.held_out = task.hold_out(config.holdout, config.seed)
+        self.fit, self.held_out = parts_of(task, config)
         self.fit = task.train if all_data else self.fit
         self.normalise: Normalisation = measure(self.fit)
         self.reports: list[StageReport] = []
@@ -186,8 +186,11 @@ class Stage:
         if wide is None:
             return False
         self.rounds += 1
+        before = self.network.widths
         start = config.gumbel_start if config.mask == "gumbel" else config.gate_start
         self.network.widen(wide, start if config.growth == "open" else -start, self._initializer, self.rounds)
+        if self.related is not None:
+            quieten(self, self.related, before)
         self._costs = budget.channel_costs(learner.channels, learner.banks, counted)
         self._budget = max(1.0, self._cap() - budget.parameters(learner.banks, self.network.settled))
         return True

@@ -16,7 +16,7 @@ from grown.io import flat
 from grown.io.fields import Fields
 from grown.io.state import State
 from grown.methods import check
-from grown.methods.base import StageReport, TaskReport, check_fits, probe
+from grown.methods.base import StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.joint.union import Union, rows_of
 from grown.methods.plain import PlainJob
 from grown.methods.plain_method import PlainMethod, PlainRecord
@@ -116,7 +116,7 @@ class Joint(PlainMethod):
         """Train every foreseen task, and score each on its own held-out images."""
         config, union = self.config, Union(self.name, tuple(self._foreseen.values()))
         self.training.observer = lambda event: self._emit({**event, "task": asked, "stage": self.name})
-        parts, held_out = zip(*(task.hold_out(config.holdout, config.seed) for task in union.tasks), strict=True)
+        parts, held_out = zip(*(parts_of(task, config) for task in union.tasks), strict=True)
         held = union.join(held_out)
         jobs = [_job(union, union.join(parts), held, config.deciding)]
         if config.refit:

@@ -1,0 +1,88 @@
+"""A later task may start as the earlier task whose features suit it best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import grown
+from grown.config import Recipe
+from grown.methods.grown.related import most_related
+from helpers import Branchy, make_task, quick, shake
+
+
+def learned(**changes: object) -> grown.Learner:
+    learner = grown.Learner(grown.models.convnet(), quick(start="related", max_size=3.0, **changes))
+    for number in range(2):
+        stage = learner.open(make_task(f"t{number}"))
+        shake(stage, seed=number)
+        stage.commit()
+    return learner
+
+
+@pytest.mark.parametrize("backbone", ["convnet", "branchy"])
+def test_it_starts_as_that_tasks_network(backbone: str) -> None:
+    torch.manual_seed(0)
+    template = grown.models.convnet() if backbone == "convnet" else Branchy()
+    learner = grown.Learner(template, quick(start="related", max_size=3.0))
+    for number in range(2):
+        stage = learner.open(make_task(f"t{number}"))
+        shake(stage, seed=number)
+        stage.commit()
+    stage = learner.open(make_task("t2"))
+    assert stage.related is not None
+    assert stage.expand()  # appended channels change nothing either, as long as nobody reads them
+    x = stage.normalise(stage.fit.images)
+    known = learner.extract(stage.related.name)
+    found: list[torch.Tensor] = []
+    known.get_submodule(learner.graph.head.name).register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    stage.network.head.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    for network in (known, stage.network):
+        # Norms use the batch's own statistics in both, since a new task has none of its own yet.
+        network.train()
+        for part in network.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.eval()
+        network(x)
+    axis = learner.channels.output[learner.graph.head.inputs[0]]
+    kept = torch.cat([stage.related.kept[group] for group in axis.groups]).repeat_interleave(axis.repeat)
+    assert found[0].shape[1] == int(kept.sum())
+    assert torch.allclose(found[1][:, : len(kept)][:, kept], found[0], atol=1e-5)
+
+
+def test_the_most_related_task_is_the_one_whose_features_fit() -> None:
+    """Two tasks whose classes differ in the left or in the right half; a third one is like the second."""
+    draw = np.random.default_rng(0)
+    patterns = draw.integers(0, 256, (2, 3, 8, 4, 1))
+
+    def task(name: str, side: int) -> grown.Task:
+        labels = np.arange(90) % 3
+        pictures = draw.integers(0, 256, (90, 8, 8, 1))
+        half = slice(4 * side, 4 * side + 4)
+        pictures[:, :, half] = patterns[side][labels] * 0.8 + pictures[:, :, half] * 0.2
+        return grown.Task(name, train=(pictures.astype(np.uint8), labels), test=(pictures.astype(np.uint8), labels))
+
+    recipe = Recipe(epochs=12, batch=16, rate=0.05)
+    learner = grown.Learner(grown.models.convnet(), quick(start="related", recipe=recipe, holdout=0.3))
+    for name, side in (("left", 0), ("right", 1)):
+        learner.learn(task(name, side))
+    for name, side, expected in (("left again", 0, "left"), ("right again", 1, "right")):
+        stage = learner.open(task(name, side))
+        assert most_related(stage).name == expected
+
+
+def test_a_refit_starts_as_the_same_task() -> None:
+    learner = learned(refit=True, target=100.0, expansions=1, trial=False)
+    stage = learner.open(make_task("t2"))
+    again = stage.anew_with_all_data(1)
+    assert again.related is stage.related
+    assert again.expansions == 1
+
+
+def test_an_expansion_without_a_trial_is_trained_by_the_refit_alone() -> None:
+    learner = learned(refit=True, target=100.0, expansions=1, trial=False)
+    report = learner.learn(make_task("t2", noise=120.0))
+    assert [stage.name for stage in report.stages] == ["reuse", "refit"]
+    with pytest.raises(grown.ConfigError, match="needs refit=True"):
+        quick(trial=False)
