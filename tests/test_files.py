@@ -83,7 +83,7 @@ def test_the_metadata_is_one_json_key_and_names_every_tensor(tmp_path: Path) -> 
         assert list(handle.metadata()) == ["grown"]
         meta = json.loads(handle.metadata()["grown"])
         assert set(meta["digests"]) == set(handle.keys())
-    assert meta["version"] == 1
+    assert meta["version"] == container.VERSION
     assert [task["name"] for task in meta["tasks"]] == ["t0", "t1"]
     assert meta["graph"][0]["op"] == "input"
 

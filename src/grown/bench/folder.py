@@ -1,8 +1,10 @@
-"""A run's folder: claimed before anything is written, then run.json, log.jsonl, the model and the result."""
+"""A run's folder: claimed and locked before anything is written, then run.json, log.jsonl, the model and the result."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -13,7 +15,9 @@ import numpy as np
 import torch
 
 from grown.errors import FileError
-from grown.io import container
+from grown.io import files
+
+LOCK = ".lock"  # an empty file when nobody holds the folder; the kernel forgets the lock of a process that died
 
 
 def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
@@ -23,12 +27,45 @@ def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
         if folder.exists():
             raise FileError(f"output folder {folder} exists already; choose another with --out, or remove it")
         folder.mkdir(parents=True)
-        test = folder / ".writable"
-        test.touch()
-        test.unlink()
     except OSError as error:
         raise FileError(f"output folder {folder} cannot be written: {error.strerror or error}") from error
+    hold(folder)
     return folder
+
+
+_HELD: dict[Path, int] = {}  # folder -> the open file whose lock says that it is ours
+
+
+def hold(folder: Path) -> None:
+    """Lock a run's folder for this process, or refuse; the lock ends with `release`, or with the process."""
+    try:
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise FileError(f"output folder {folder} cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.read(file, 20).decode(errors="replace").strip()
+        os.close(file)
+        raise FileError(
+            f"run folder {folder} is in use by another process{f' ({owner})' if owner.isdigit() else ''}; "
+            "wait for its end, or choose another folder"
+        ) from error
+    except OSError as error:
+        os.close(file)
+        raise FileError(f"run folder {folder} cannot be locked: {error.strerror or error}") from error
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
+    files.clear_leftovers(folder)
+    _HELD[folder.resolve()] = file
+
+
+def release(folder: Path) -> None:
+    """Let others have a folder that this process holds."""
+    file = _HELD.pop(folder.resolve(), None)
+    if file is not None:
+        os.ftruncate(file, 0)
+        os.close(file)
 
 
 def _free_name(benchmark: str, method: str, seed: int) -> Path:
@@ -42,7 +79,7 @@ def _free_name(benchmark: str, method: str, seed: int) -> Path:
 def write_json(path: Path, data: Any) -> None:
     """Readable JSON, written as a whole or not at all."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    container.write(path, (text + "\n").encode())
+    files.write(path, (text + "\n").encode())
 
 
 def versions() -> dict[str, str]:
@@ -59,12 +96,16 @@ def versions() -> dict[str, str]:
 
 
 class Log:
-    """An event a line, with the seconds since the run began."""
+    """An event a line, with the seconds since the run began; its end is the end of the hold on its folder."""
 
     def __init__(self, path: Path, also: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._began = time.perf_counter()
         self._also = also
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        self._folder = path.parent
+        try:
+            self._file: TextIO = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise FileError(f"cannot write {path}: {error.strerror or error}") from error
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Write one event, and hand it on."""
@@ -78,5 +119,6 @@ class Log:
             self._also(event)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and let go of the folder."""
         self._file.close()
+        release(self._folder)

@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from grown.cli.data import show_data
+from grown.cli.diff import apply_delta, diff_models
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
+from grown.cli.remove import remove_task
 from grown.cli.run import run
+from grown.cli.verify import verify_model
 from grown.errors import GrownError
 
 app = typer.Typer(
@@ -22,6 +25,10 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("list")(list_choices)
 app.command("inspect")(inspect_model)
+app.command("verify")(verify_model)
+app.command("remove")(remove_task)
+app.command("diff")(diff_models)
+app.command("apply")(apply_delta)
 app.command("data")(show_data)
 
 

@@ -6,6 +6,7 @@ Both lists of names are alphabetical, so that a class's number is its place in t
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +46,7 @@ COARSE = sorted(SUPERCLASSES)
 FINE = sorted(name for names in SUPERCLASSES.values() for name in names.split())
 FOLDER = "cifar-100-python"
 EACH = {"train": 500, "test": 100}
+LARGEST_IMAGE = 2**20  # bytes; 32 x 32 pixels have three thousand
 HOW_TO_GET_IT = (
     "Get cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it into a folder, and name "
     "that folder with --data or the environment variable GROWN_DATA."
@@ -157,15 +159,26 @@ def _read_images(folder: Path, half: str) -> Half:
                 f"{folder / half / name}: expected {EACH[half]} .png or .bmp images, but found {len(paths)}"
             )
         for path in paths:
-            try:
-                with Image.open(path) as image:
-                    if image.size != (32, 32):
-                        raise FileError(f"{path}: expected 32 x 32 pixels, but got {image.size}")
-                    images.append(np.asarray(image.convert("RGB")))
-            except (OSError, ValueError, Image.DecompressionBombError) as error:
-                raise FileError(f"{path}: not a readable image") from error
+            images.append(_read_image(path, Image))
         labels += [label] * len(paths)
     return Half(np.stack(images), np.array(labels, dtype=np.int64))
+
+
+def _read_image(path: Path, library: Any) -> NDArray[np.uint8]:
+    """One image's pixels; its size is known, so a larger one is refused before it is unpacked."""
+    try:
+        if path.stat().st_size > LARGEST_IMAGE:
+            raise FileError(f"{path}: {path.stat().st_size:,} bytes is more than an image of 32 x 32 pixels has")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a very large image is an error below, whatever Pillow thinks of it
+            with library.open(path, formats=("PNG", "BMP")) as image:
+                if image.size != (32, 32):
+                    raise FileError(f"{path}: expected 32 x 32 pixels, but got {image.size}")
+                return np.asarray(image.convert("RGB"))
+    except FileError:
+        raise
+    except Exception as error:  # a damaged image can raise nearly anything
+        raise FileError(f"{path}: not a readable image") from error
 
 
 def describe(root: str | Path | None) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from grown.errors import FileError
 
 LARGEST = 400 * 2**20  # bytes; the official training file has 155 MB
+MOST_REMEMBERED = 10_000_000  # a pickle's memory is a table as long as its highest index
+MOST_TUPLES = 20  # an array needs about five; tuples of tuples take for ever to hash
+_NOT_DATA = frozenset({"EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ_EX", "FROZENSET", "EMPTY_SET", "ADDITEMS"})
 
 
 class _Kind:
@@ -36,6 +40,8 @@ class _Array(_Kind):
 
 def _from_buffer(content: Any, kind: Any, shape: Any, order: Any) -> _Array:
     """How protocol 5 writes an array."""
+    if not isinstance(content, bytes | bytearray | pickle.PickleBuffer):  # of a number, bytes() makes so many
+        raise pickle.UnpicklingError("an array has no content")
     array = _Array()
     array.state = (1, shape, kind, order == "F", bytes(content))
     return array
@@ -79,6 +85,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from error
     try:
+        _look_through(data)
         found = _Reader(io.BytesIO(data), encoding="latin1").load()
         if not isinstance(found, dict):
             raise pickle.UnpicklingError("it holds no dictionary")
@@ -88,6 +95,19 @@ def read_pickle(path: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged pickle can raise nearly anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(f"{path}: not a readable CIFAR file ({reason})") from error
+
+
+def _look_through(data: bytes) -> None:
+    """Read a pickle's instructions without following them, and refuse those that would take memory or time."""
+    tuples = 0
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in _NOT_DATA:
+            raise pickle.UnpicklingError(f"it uses {operation.name}, which data does not need")
+        if operation.name.endswith("PUT") and int(argument or 0) > MOST_REMEMBERED:
+            raise pickle.UnpicklingError(f"it remembers something as number {argument}")
+        tuples += operation.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+        if tuples > MOST_TUPLES:
+            raise pickle.UnpicklingError(f"it has more than {MOST_TUPLES} tuples")
 
 
 def _text(value: Any) -> str:

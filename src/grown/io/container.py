@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import io
 import os
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from grown.errors import FileError
+from grown.io import files, header, strict_json
+from grown.io.header import Header
+from grown.io.versions import MODEL, Kind
 
 KEY = "grown"
-FORMAT = "grown-model"
-VERSION = 1
+VERSION = MODEL.version
+SEAL = "digest"  # of the metadata themselves
 
 
-def dump(tensors: dict[str, Tensor], meta: dict[str, Any]) -> bytes:
+@dataclass(frozen=True)
+class Content:
+    """A file as it was found: well-formed, its digests compared."""
+
+    tensors: dict[str, Tensor]  # in memory of their own
+    meta: dict[str, Any]  # as the present version has them, without digests
+    written: int  # the version that the file has
+    size: int
+    sha256: str  # of the whole file
+    damaged: tuple[str, ...]  # tensors whose digest differs
+    metadata_damaged: bool
+    not_finite: tuple[str, ...]  # tensors that hold NaN or infinity
+
+
+def dump(tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind = MODEL) -> bytes:
     """The file's bytes; equal content gives equal bytes."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     digests = {name: digest(tensor) for name, tensor in sorted(plain.items())}
-    full = {"format": FORMAT, "version": VERSION, **meta, "digests": digests}
-    text = json.dumps(full, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return safetensors.torch.save(plain, metadata={KEY: text})
+    full = {"format": kind.name, "version": kind.version, **meta, "digests": digests}
+    return safetensors.torch.save(plain, metadata={KEY: strict_json.write({**full, SEAL: _seal(full)})})
 
 
 def digest(tensor: Tensor) -> str:
@@ -37,79 +52,109 @@ def digest(tensor: Tensor) -> str:
     return data.hexdigest()
 
 
-def write(path: Path, data: bytes) -> None:
-    """Replace a file as a whole or not at all: temporary name, fsync, rename, fsync of the folder."""
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
-            temporary = Path(handle.name)
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise FileError(
-            f"cannot write {path}: {error.strerror or error}; what was there before is untouched"
-        ) from error
-
-
-def save(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> int:
-    """Write a model file; returns its bytes."""
-    data = dump(tensors, meta)
-    write(Path(path), data)
+def save(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind = MODEL) -> int:
+    """Write a file; returns its bytes. What could not be read back is not written."""
+    data = dump(tensors, meta, kind)
+    check_writable(path, data, tensors)
+    files.write(Path(path), data)
     return len(data)
 
 
-def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A model file's tensors, in memory of their own, and its metadata; both checked."""
+def check_writable(path: str | Path, data: bytes, tensors: dict[str, Tensor]) -> None:
+    """Refuse to write what no reader would take."""
+    try:
+        length = header.header_length(data[: header.PREFIX], len(data))
+        found = header.parse(data[header.PREFIX : header.PREFIX + length], len(data))
+        strict_json.read(found.metadata[KEY])
+        if wrong := _not_finite(tensors):
+            raise FileError(f"{wrong[0]} holds NaN or infinity")
+    except FileError as error:
+        raise FileError(f"cannot write {path}: {error}; what was there before is untouched") from error
+
+
+def load(path: str | Path, kind: Kind = MODEL) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A file's tensors, in memory of their own, and its metadata; both checked."""
+    content = read_good(path, kind)
+    return content.tensors, content.meta
+
+
+def read_good(path: str | Path, kind: Kind = MODEL) -> Content:
+    """A file that is as it was written; raises where anything of it is damaged."""
+    content = read(path, kind)
+    if content.metadata_damaged:
+        raise FileError(f"{path}: its metadata are damaged (their digest differs)")
+    if content.damaged:
+        raise FileError(f"{path}: {content.damaged[0]} is damaged (its digest differs)")
+    if content.not_finite:
+        raise FileError(f"{path}: {content.not_finite[0]} holds NaN or infinity")
+    return content
+
+
+def read(path: str | Path, kind: Kind = MODEL) -> Content:
+    """A file as it is, with what its digests say; raises where it is not even well-formed."""
     where = Path(path)
     if not where.is_file():
         raise FileError(f"{where}: there is no such file")
     try:
-        with safetensors.safe_open(str(where), framework="pt") as handle:
-            meta = _metadata(where, handle.metadata())
-            # Clones: safetensors hands out misaligned views, and alignment can change a result's last bits.
-            tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise FileError(f"{where}: not a readable model file ({str(error).splitlines()[0]})") from error
-    _check_digests(where, tensors, meta.pop("digests", None))
-    return tensors, meta
+        with where.open("rb") as handle:
+            return _read(handle, os.fstat(handle.fileno()).st_size, kind)
+    except OSError as error:
+        raise FileError(f"{where}: cannot be read ({error.strerror or error})") from error
+    except FileError as error:
+        raise FileError(f"{where}: not a readable file: {error}") from error
 
 
-def _metadata(path: Path, found: dict[str, str] | None) -> dict[str, Any]:
-    if not found or set(found) != {KEY}:
-        raise FileError(f"{path}: not a model of this library (its metadata lacks {KEY!r})")
-    try:
-        meta = json.loads(found[KEY])
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: its metadata is not readable JSON") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise FileError(f"{path}: not a model of this library")
-    if meta.get("version") != VERSION:
-        raise FileError(
-            f"{path}: format version {meta.get('version')}, but this release reads version {VERSION}; "
-            "use a newer release of grown"
-        )
-    return meta
+def parse(data: bytes, kind: Kind = MODEL) -> Content:
+    """The same for a file in memory."""
+    return _read(io.BytesIO(data), len(data), kind)
 
 
-def _check_digests(path: Path, tensors: dict[str, Tensor], digests: Any) -> None:
-    if not isinstance(digests, dict) or set(digests) != set(tensors):
-        raise FileError(f"{path}: its list of digests does not name its tensors")
-    for name, tensor in tensors.items():
-        if digest(tensor) != digests[name]:
-            raise FileError(f"{path}: {name} is damaged (its digest differs)")
+def _read(handle: BinaryIO, size: int, kind: Kind) -> Content:
+    whole = hashlib.sha256()
+    start = handle.read(header.PREFIX)
+    raw = handle.read(header.header_length(start, size))
+    whole.update(start + raw)
+    found = header.parse(raw, size)
+    meta, digests, sealed = _metadata(found, kind)
+    version = kind.version_of(meta)
+    meta = kind.upgrade(meta)
+    tensors = {}
+    for entry in found.entries:
+        # Straight into memory of its own: a view of the file would be misaligned, and would end with the file.
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        space = tensor.flatten().view(torch.uint8).numpy().data
+        if handle.readinto(space) != entry.end - entry.start:  # type: ignore[attr-defined]
+            raise FileError(f"{entry.name} is cut off")
+        whole.update(space)
+        tensors[entry.name] = tensor
+    damaged = tuple(name for name, tensor in tensors.items() if digest(tensor) != digests[name])
+    return Content(tensors, meta, version, size, whole.hexdigest(), damaged, not sealed, _not_finite(tensors))
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _metadata(found: Header, kind: Kind) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """The metadata, the tensors' digests, and whether the metadata's own digest is right."""
+    if set(found.metadata) != {KEY}:
+        raise FileError(f"it is not {kind.words} of this library (its metadata lack {KEY!r})")
+    meta = strict_json.read(found.metadata[KEY])
+    if not isinstance(meta, dict) or meta.get("format") != kind.name:
+        raise FileError(f"it is not {kind.words} of this library")
+    sealed = True
+    if kind.version_of(meta) >= kind.sealed:
+        seal = meta.pop(SEAL, None)
+        sealed = seal == _seal(meta)
+    digests = meta.pop("digests", None)
+    if not isinstance(digests, dict) or set(digests) != {entry.name for entry in found.entries}:
+        raise FileError("its list of digests does not name its tensors")
+    return meta, digests, sealed
+
+
+def _seal(meta: dict[str, Any]) -> str:
+    return hashlib.sha256(strict_json.write(meta).encode()).hexdigest()
+
+
+def _not_finite(tensors: dict[str, Tensor]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
+    )

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from grown.config import Config
 from grown.data.task import Normalisation, Task, measure
-from grown.errors import FileError, unknown
+from grown.errors import FileError, GrownError, unknown
 from grown.growth.budget import parameters
-from grown.io import container, flat
+from grown.io import arithmetic, container, flat
+from grown.io.fields import Fields, first_line
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
+from grown.methods import check
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import trace
@@ -60,6 +62,7 @@ class PlainMethod:
         self._given_base = base_parameters
         self._records: dict[str, PlainRecord] = {}
         self._trained: dict[str, Trained] = {}  # not yet learned, but trained together with others
+        self._arithmetic: dict[str, str | None] = {}  # of the probes that came from a file
         if template is not None:
             trace.check(template)
             if input_shape is not None:
@@ -196,8 +199,7 @@ class PlainMethod:
             "base_parameters": self.base_parameters,
         }
 
-    @staticmethod
-    def _entry(number: int, name: str, record: PlainRecord) -> dict[str, Any]:
+    def _entry(self, number: int, name: str, record: PlainRecord) -> dict[str, Any]:
         """What a file says of a task beside its tensors."""
         classes, normalise, _, val = record
         return {
@@ -207,34 +209,40 @@ class PlainMethod:
             "mean": list(normalise.mean),
             "deviation": list(normalise.deviation),
             "val": val,
+            "arithmetic": self._arithmetic.get(name, arithmetic.here()),
         }
 
-    @staticmethod
-    def _record(entry: dict[str, Any], logits: Tensor) -> PlainRecord:
+    def _record(self, entry: Fields, logits: Tensor) -> PlainRecord:
         """The record that `_entry` described."""
-        normalise = Normalisation(tuple(entry["mean"]), tuple(entry["deviation"]))
-        return tuple(str(c) for c in entry["classes"]), normalise, logits, float(entry["val"])
+        inputs = self.training.graph.input_shape[0]
+        normalise = Normalisation(entry.numbers("mean", inputs), entry.numbers("deviation", inputs, above=0.0))
+        self._arithmetic[entry.text("name")] = entry.text_or_none("arithmetic")
+        return entry.names("classes"), normalise, logits, entry.number("val")
 
     def load_state(self, state: State) -> None:
         """Become what was saved."""
-        meta, tensors = state.meta, state.tensors
+        meta, tensors = Fields(state.meta, "its metadata"), state.tensors
         try:
-            self.config = Config.from_json(meta["config"])
-            self._given_base = int(meta["base_parameters"])
-            self._adopt(Graph.from_json(meta["graph"]), dict(meta["gains"]))
-            self._records = {}
+            self.config = Config.from_json(meta.any("config"))
+            self._given_base = meta.whole("base_parameters", 1)
+            self._adopt(*check.read_graph(meta, check.stored_bytes(tensors)))
+            self._records, self._arithmetic = {}, {}
             self._load_tasks(meta, tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
+        except FileError:
+            raise
+        except (GrownError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise FileError(f"this is not a model of this library: {first_line(error)}") from error
         self._template = None
 
-    def _load_tasks(self, meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        for entry in meta["tasks"]:
+    def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
+        tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
+        check.check_plain(tensors, tasks)
+        for entry in tasks:
             self._load_task(entry, tensors)
 
-    def _load_task(self, entry: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def _load_task(self, entry: Fields, tensors: dict[str, Tensor]) -> None:
         training, graph = self.training, self.training.graph
-        prefix = f"task/{entry['number']}/"
+        prefix = f"task/{entry.whole('number')}/"
         record = self._record(entry, tensors[prefix + "probe"])
         classes = record[0]
         network = build(graph, training.channels, training.widths, len(classes))
@@ -244,5 +252,5 @@ class PlainMethod:
         plain = network.state_dict()
         shapes = {f"{node.name}.weight": plain[f"{node.name}.weight"].shape for node in graph.banked()}
         values |= flat.split(prefix + "kernels", tensors[prefix + "kernels"].float(), shapes)
-        self.training.networks[str(entry["name"])] = fill(network, values)
-        self._records[str(entry["name"])] = record
+        self.training.networks[entry.text("name")] = fill(network, values)
+        self._records[entry.text("name")] = record

@@ -109,7 +109,8 @@ class Bank:
         """Fill an empty bank from a file: all owners, and the owned kernels in their order."""
         self._owner = owner.to(torch.int32).clone()
         self._weight = torch.zeros((*owner.shape, *self.kernel))
-        self._weight[self._owner > FREE] = kernels
+        owned = (self._owner > FREE).view(*owner.shape, *([1] * len(self.kernel)))
+        self._weight.masked_scatter_(owned, kernels)  # an index of places would take more memory than the kernels
 
 
 def no_widths(channels: Channels) -> Widths:

@@ -21,9 +21,11 @@ def packed_length(count: int) -> int:
 
 def unpack(packed: Tensor, count: int) -> Tensor:
     """The first `count` flags; the bytes must be just as many as those need."""
-    if packed.dtype != torch.uint8 or packed.numel() != packed_length(count):
+    if packed.dtype != torch.uint8 or packed.ndim != 1 or packed.numel() != packed_length(count):
         raise FileError(f"{count} bits need {packed_length(count)} bytes, but there are {packed.numel()}")
-    flags = np.unpackbits(packed.numpy(), count=count, bitorder="little").astype(bool)
+    if count % 8 and int(packed.flatten()[-1]) >> count % 8:
+        raise FileError(f"{count} bits are followed by others that mean nothing")
+    flags = np.unpackbits(packed.numpy(), count=count, bitorder="little").view(np.bool_)
     return torch.from_numpy(flags)
 
 
@@ -38,9 +40,15 @@ def pack_numbers(numbers: Tensor) -> Tensor:
 
 def unpack_numbers(planes: Tensor, count: int) -> Tensor:
     """The numbers that `pack_numbers` wrote."""
-    if planes.ndim != 2 or planes.shape[0] > 31:
-        raise FileError(f"bit planes must be a table of at most 31 rows, but got {list(planes.shape)}")
+    if planes.ndim != 2 or planes.shape[0] > 31 or planes.shape[1] != packed_length(count):
+        raise FileError(
+            f"{count} numbers are a table of at most 31 rows of {packed_length(count)} bytes, "
+            f"but got {list(planes.shape)}"
+        )
+    if len(planes) and not bool(planes[-1].any()):
+        raise FileError("the highest bit plane is empty")
     numbers = torch.zeros(count, dtype=torch.int32)
     for bit, plane in enumerate(planes):
-        numbers |= unpack(plane.contiguous(), count).to(torch.int32) << bit
+        ones = unpack(plane.contiguous(), count).to(torch.int32)
+        numbers |= ones.bitwise_left_shift_(bit)
     return numbers

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grown.errors import TemplateError
+from grown.nn import rules
 
 Value = bool | int | float | str | None | list[Any]
 
@@ -54,6 +55,8 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
 # Activations with f(0) != 0: a channel without kernels is not silent behind them.
 NOISY_AT_ZERO = frozenset({"hardsigmoid", "sigmoid", "softplus"})
 MERGES = ("add", "cat")
+_WEIGHTED = frozenset({*BANKED, *NORMS, "head"})
+MOST_NODES = 1024
 
 
 @dataclass(frozen=True)
@@ -132,31 +135,31 @@ class Graph:
     @staticmethod
     def from_json(data: Any) -> Graph:
         """The graph that `to_json` wrote; anything outside the closed list is refused."""
-        if not isinstance(data, list) or not data:
-            raise TemplateError("a graph must be a list of nodes")
+        if not isinstance(data, list) or not 0 < len(data) <= MOST_NODES:
+            raise TemplateError(f"a graph must be a list of 1 to {MOST_NODES} nodes")
         return Graph(tuple(_node_from_json(entry) for entry in data))
 
 
 def _node_from_json(entry: Any) -> Node:
-    try:
-        name, op, attrs = entry["name"], entry["op"], entry["attrs"]
-        inputs, shape = tuple(entry["inputs"]), tuple(entry["shape"])
-    except (TypeError, KeyError) as error:
-        raise TemplateError(f"a graph's node lacks {error}") from error
-    texts = isinstance(name, str) and isinstance(op, str) and all(isinstance(i, str) for i in inputs)
-    numbers = all(isinstance(size, int) and 0 < size < 2**31 for size in shape)
-    if not texts or not numbers or not isinstance(attrs, dict):
+    if not isinstance(entry, dict) or set(entry) != {"name", "op", "inputs", "attrs", "shape"}:
         raise TemplateError(f"a graph's node is malformed: {str(entry)[:120]}")
-    return Node(name, op, inputs, attrs, shape)
+    name, op, inputs, attrs, shape = (entry[key] for key in ("name", "op", "inputs", "attrs", "shape"))
+    lists = isinstance(inputs, list) and isinstance(shape, list) and isinstance(attrs, dict)
+    if not lists or not all(isinstance(text, str) for text in (name, op, *inputs)):
+        raise TemplateError(f"a graph's node is malformed: {str(entry)[:120]}")
+    return Node(name, op, tuple(inputs), attrs, tuple(shape))
 
 
 def _check(nodes: tuple[Node, ...]) -> None:
     if not nodes or nodes[0].op != "input" or nodes[-1].op != "head":
         raise TemplateError("a graph starts with its input and ends with its head")
-    seen: set[str] = set()
+    if len(nodes) > MOST_NODES:
+        raise TemplateError(f"a graph has at most {MOST_NODES} nodes, but this one has {len(nodes)}")
+    seen: dict[str, Node] = {}
     for node in nodes:
+        rules.check_name(node.name)
         if node.op not in OPERATIONS:
-            raise TemplateError(f"{node.name}: unknown operation {node.op!r}")
+            raise TemplateError(f"{node.name}: unknown operation {node.op[:60]!r}")
         if set(node.attrs) != set(OPERATIONS[node.op]):
             raise TemplateError(f"{node.name}: {node.op} needs exactly {list(OPERATIONS[node.op])}")
         if node.name in seen or any(source not in seen for source in node.inputs):
@@ -164,6 +167,19 @@ def _check(nodes: tuple[Node, ...]) -> None:
         arity = len(node.inputs)
         if arity != (0 if node.op == "input" else 1) and not (node.op in MERGES and arity >= 1):
             raise TemplateError(f"{node.name}: {node.op} takes one input, but got {arity}")
-        seen.add(node.name)
+        rules.check_attributes(node.name, node.op, node.attrs)
+        if not node.shape or not all(type(size) is int and size > 0 for size in node.shape):
+            raise TemplateError(f"{node.name}: its shape is {str(node.shape)[:60]}")
+        rules.check_shape(node.name, node.op, node.attrs, [seen[name].shape for name in node.inputs], node.shape)
+        seen[node.name] = node
+    for name in seen:
+        if above := [prefix for prefix in _prefixes(name) if prefix in seen and seen[prefix].op in _WEIGHTED]:
+            raise TemplateError(f"{name}: it stands inside the layer {above[0]}")
     if sum(node.op in ("head", "input") for node in nodes) != 2:
         raise TemplateError("a graph has one input and one head")
+
+
+def _prefixes(name: str) -> list[str]:
+    """What a name lies below, as `a.b.c` lies below `a` and `a.b`."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from grown.config import Config
 from grown.data.task import Normalisation, Task
-from grown.errors import ConfigError, FileError, TaskError, unknown
+from grown.errors import ConfigError, FileError, GrownError, TaskError, unknown
 from grown.growth import budget
 from grown.io import container
+from grown.io.fields import Fields, first_line
 from grown.io.size import measure
 from grown.io.state import Size, State
+from grown.methods import check
 from grown.methods.base import Observer, TaskReport, check_fits
 from grown.methods.grown import algorithm, record
 from grown.methods.grown.stage import Stage
@@ -169,6 +171,8 @@ class Learner:
     def save(self, path: str | Path) -> int:
         """Write everything to one safetensors file, atomically; returns its bytes."""
         state = self.state()
+        tasks = check.read_tasks(state.meta["tasks"], len(self.graph.nodes), check.stored_bytes(state.tensors))
+        check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths)
         return container.save(path, state.tensors, state.meta)
 
     def state(self) -> State:
@@ -201,21 +205,25 @@ class Learner:
 
     def load_state(self, state: State) -> None:
         """Become what was saved."""
-        meta, tensors = state.meta, state.tensors
+        meta, tensors = Fields(state.meta, "its metadata"), state.tensors
         try:
-            self.config = Config.from_json(meta["config"])
-            self._given_base = int(meta["base_parameters"])
-            self._adopt(Graph.from_json(meta["graph"]), dict(meta["gains"]))
-            self.widths = tuple(meta["widths"])
+            self.config = Config.from_json(meta.any("config"))
+            self._given_base = meta.whole("base_parameters", 1)
+            self._adopt(*check.read_graph(meta, check.stored_bytes(tensors), self.config.width_multiple))
+            self.widths = check.read_widths(meta, self.channels)
+            tasks = check.read_tasks(meta.items("tasks"), len(self.graph.nodes), check.stored_bytes(tensors))
+            if not tasks:
+                raise FileError("it has no task")
+            self.next_number = meta.whole("next_number", tasks[-1].whole("number") + 1, 2**31 - 1)
+            check.check_tensors(tensors, tasks, self.graph, self.channels, self.banks, self.widths)
             for name, bank in self.banks.items():
-                extent = bank.extent(self.widths)
-                owner = bits.unpack_numbers(tensors[f"bank/{name}/owners"], extent[0] * extent[1])
-                bank.restore(owner.view(extent), tensors[f"bank/{name}/kernels"].float())
+                check.read_bank(name, bank, tensors, self.widths, self.next_number - 1)
             self.records = {}
-            for entry in meta["tasks"]:
+            for entry in tasks:
                 loaded = record.from_file(entry, tensors, self.graph, self.channels, self.banks, self.widths)
                 self.records[loaded.name] = loaded
-            self.next_number = int(meta["next_number"])
-        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-            raise FileError(f"this is not a model of this library: {str(error).splitlines()[0]}") from error
+        except FileError:
+            raise
+        except (GrownError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise FileError(f"this is not a model of this library: {first_line(error)}") from error
         self._template, self.stage = None, None

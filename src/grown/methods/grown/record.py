@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grown.data.task import Normalisation
-from grown.io import flat
+from grown.errors import FileError
+from grown.io import arithmetic, flat
+from grown.io.fields import Fields
 from grown.nn import bits
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
@@ -37,6 +39,7 @@ class Record:
     test: float | None
     grew: bool
     new_kernels: dict[str, int]
+    arithmetic: str | None = field(default_factory=arithmetic.here)  # of its probe; None in a file of version 1
 
     def narrow(self) -> Widths:
         """The widths of its network."""
@@ -126,12 +129,13 @@ def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
         "test": record.test,
         "grew": record.grew,
         "new_kernels": record.new_kernels,
+        "arithmetic": record.arithmetic,
     }
     return tensors, meta
 
 
 def from_file(
-    meta: dict[str, Any],
+    meta: Fields,
     tensors: dict[str, Tensor],
     graph: Graph,
     channels: Channels,
@@ -139,26 +143,30 @@ def from_file(
     physical: Widths,
 ) -> Record:
     """The record that `to_file` wrote."""
-    prefix = f"task/{meta['number']}/"
-    widths = tuple(meta["widths"])
+    number = meta.whole("number", 1)
+    prefix, inputs = f"task/{number}/", graph.input_shape[0]
+    widths = meta.wholes("widths", len(channels.groups))
     flags = bits.unpack(tensors[prefix + "kept"], sum(widths))
+    new_kernels = Fields(meta.any("new_kernels"), f"task {number}: new_kernels")
     record = Record(
-        number=meta["number"],
-        name=meta["name"],
-        classes=tuple(meta["classes"]),
+        number=number,
+        name=meta.text("name"),
+        classes=meta.names("classes"),
         widths=widths,
         kept=[part.clone() for part in torch.split(flags, list(widths))],
         active={},
         soft={} if prefix + "soft" in tensors else None,
         own={},
-        normalisation=Normalisation(tuple(meta["mean"]), tuple(meta["deviation"])),
+        normalisation=Normalisation(meta.numbers("mean", inputs), meta.numbers("deviation", inputs, above=0.0)),
         probe=tensors[prefix + "probe"],
-        target=meta["target"],
-        val=meta["val"],
-        test=meta["test"],
-        grew=meta["grew"],
-        new_kernels=meta["new_kernels"],
+        target=meta.number_or_none("target"),
+        val=meta.number_or_none("val"),
+        test=meta.number_or_none("test"),
+        grew=meta.flag("grew"),
+        new_kernels={key: new_kernels.whole(key) for key in ("released", "grown")},
+        arithmetic=meta.text_or_none("arithmetic"),
     )
+    _check_kept(record, channels)
     parts = divide(graph, own_shapes(graph, channels, record.narrow(), len(record.classes)))
     for part, keys in parts.items():
         record.own |= flat.split(prefix + part, tensors[prefix + part], keys)
@@ -174,19 +182,29 @@ def _read_picked(
     counts = [int(flags.sum()) for flags in earlier.values()]
     picked = torch.split(bits.unpack(tensors[prefix + "picked"], sum(counts)), counts)
     unread = tensors.get(prefix + "soft", torch.zeros(0))
+    if record.soft is not None and len(unread) != sum(int((~part).sum()) for part in picked):
+        raise FileError(f"task {record.name!r}: {len(unread)} soft values do not go with its picked bits")
     for (name, where), part in zip(earlier.items(), picked, strict=True):
         bank = banks[name]
         active = bank.owners(physical, record.widths) == record.number
-        active[where] = part
+        active.masked_scatter_(where, part)  # as everywhere here: an index of places would take more memory
         if record.soft is not None:
             rest = int((~part).sum())
             values = part.float()
             values[~part], unread = unread[:rest], unread[rest:]
             soft = torch.ones(active.shape)
-            soft[where] = values
+            soft.masked_scatter_(where, values)
             record.soft[name] = soft
-            active[where] = values != 0
+            active.masked_scatter_(where, values != 0)
         record.active[name] = active
+
+
+def _check_kept(record: Record, channels: Channels) -> None:
+    """A task keeps all that touches the input, whole groups under group norm, and something of each group."""
+    for group, flags in zip(channels.groups, record.kept, strict=True):
+        whole = flags.view(-1, group.quantum)
+        if not bool(flags.any()) or not bool((whole.all(1) == whole.any(1)).all()) or group.fixed > bool(flags.all()):
+            raise FileError(f"task {record.name!r}: it cannot keep these channels of {group.name}")
 
 
 def _earlier(record: Record, bank: Bank, physical: Widths) -> Tensor:

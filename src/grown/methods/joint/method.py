@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from grown.config import Recipe
 from grown.data.task import Part, Task, measure
 from grown.errors import ConfigError, TaskError, unknown
 from grown.io import flat
+from grown.io.fields import Fields
 from grown.io.state import State
+from grown.methods import check
 from grown.methods.base import StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.joint.union import Union, rows_of
 from grown.methods.plain import PlainJob
@@ -127,7 +129,7 @@ class Joint(PlainMethod):
             val = evaluate(decided, mine, jobs[0].normalise, config.device).accuracy
             logits = probe(self._cut(trained[-1], rows[task.name]), shape)
             found[task.name] = (task.classes, jobs[-1].normalise, logits, val)
-        self._whole, self._all = trained[-1], found
+        self._whole, self._all, self._arithmetic = trained[-1], found, {}
         self._records = {name: found[name] for name in self._records}
         return self._plan()
 
@@ -162,11 +164,15 @@ class Joint(PlainMethod):
         tasks = [entries.pop(name) for name in self._records]
         return State(tensors, {**self._about(), "tasks": tasks, "ahead": list(entries.values())})
 
-    def _load_tasks(self, meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        entries = sorted([*meta["tasks"], *meta["ahead"]], key=lambda entry: int(entry["number"]))
+    def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
+        learned = [Fields(entry, "a task") for entry in meta.items("tasks")]
+        every = [*meta.items("tasks"), *meta.items("ahead")]
+        every.sort(key=lambda entry: Fields(entry, "a task").whole("number"))
+        entries = check.read_tasks(every, len(self.training.graph.nodes), check.stored_bytes(tensors))
+        check.check_joint(tensors, entries)
         for entry in entries:
-            self._all[str(entry["name"])] = self._record(entry, tensors[f"task/{entry['number']}/probe"])
-        self._records = {str(entry["name"]): self._all[str(entry["name"])] for entry in meta["tasks"]}
+            self._all[entry.text("name")] = self._record(entry, tensors[f"task/{entry.whole('number')}/probe"])
+        self._records = {entry.text("name"): self._all[entry.text("name")] for entry in learned}
         if not entries:
             return
         shared, heads = self._shapes()
