@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-import grown
 from grown.bench.runner import Request, run
 from grown.report.progress import Clock, LiveView, view_for
 from helpers import call
@@ -114,27 +111,6 @@ def test_any_setting_can_be_set(tmp_path: Path) -> None:
     )
     config = json.loads((folder / "run.json").read_text())["config"]
     assert (config["sparse"], config["recipe"]["crop"], config["decide"]) == (False, 1, 0.5)
-
-
-def test_an_interrupt_says_so_and_leaves_what_was_finished(tmp_path: Path) -> None:
-    arguments = ["grown", "run", "--epochs", "2", "--out", str(tmp_path / "a")]
-    code = (
-        "import signal, sys; from grown.cli.main import main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored\n"
-        f"main({arguments[1:]!r})"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    while not (tmp_path / "a" / "model.safetensors").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert error == "grown: interrupted\n"
-    assert grown.load(tmp_path / "a" / "model.safetensors").tasks[0] == "low"
-    assert not (tmp_path / "a" / "result.json").exists()
 
 
 def test_a_backbone_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

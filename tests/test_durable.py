@@ -20,7 +20,7 @@ from grown.bench import folder
 from grown.bench.runner import Request, run
 from grown.cli.main import main
 from grown.errors import FileError
-from grown.io import container, files
+from grown.io import container, files, lock
 from helpers import make_task
 
 CALLS = ("open", "write", "fsync", "replace", "read", "close", "fchmod")
@@ -224,12 +224,12 @@ def held(tmp_path: Path) -> Iterator[Path]:
     where = tmp_path / "run"
     folder.claim(where, "digits", "grown", 0)
     yield where
-    folder.release(where)
+    lock.release(where)
 
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from grown.bench import folder\n"
-    "folder.hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    "import sys, time; from pathlib import Path; from grown.io import lock\n"
+    "lock.hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 )
 
 
@@ -239,11 +239,11 @@ def test_a_second_process_on_one_run_folder_is_refused(held: Path) -> None:
     )
     assert done.returncode == 1
     line = done.stderr.strip().splitlines()[-1]
-    assert f"run folder {held} is in use by another process ({os.getpid()})" in line
+    assert f"folder {held} is in use by another process ({os.getpid()})" in line
     with pytest.raises(FileError, match="in use by another process"):  # nor a second time in this one
-        folder.hold(held)
-    folder.release(held)
-    folder.hold(held)
+        lock.hold(held)
+    lock.release(held)
+    lock.hold(held)
 
 
 def test_the_lock_of_a_dead_process_does_not_block(tmp_path: Path) -> None:
@@ -252,21 +252,21 @@ def test_the_lock_of_a_dead_process_does_not_block(tmp_path: Path) -> None:
     assert process.stdout.readline() == "held\n"
     (tmp_path / f".m.1234{files.PART}").write_bytes(b"half")
     with pytest.raises(FileError, match=rf"in use by another process \({process.pid}\)"):
-        folder.hold(tmp_path)
+        lock.hold(tmp_path)
     assert (tmp_path / f".m.1234{files.PART}").exists()
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    folder.hold(tmp_path)
+    lock.hold(tmp_path)
     assert not (tmp_path / f".m.1234{files.PART}").exists()
-    folder.release(tmp_path)
-    assert (tmp_path / folder.LOCK).read_bytes() == b""
+    lock.release(tmp_path)
+    assert (tmp_path / lock.LOCK).read_bytes() == b""
 
 
 def test_a_run_lets_go_of_its_folder_when_it_ends(tmp_path: Path) -> None:
     _, where = run(Request(tasks=1, epochs=1, out=tmp_path / "a"))
-    folder.hold(where)
-    folder.release(where)
+    lock.hold(where)
+    lock.release(where)
     assert {path.name for path in where.iterdir()} == {
         ".lock", "run.json", "log.jsonl", "result.json", "model.safetensors",
     }  # fmt: skip

@@ -30,6 +30,12 @@ class DeviceError(GrownError):
     """A device has not enough memory for what was asked."""
 
 
+class Stopped(Exception):  # noqa: N818
+    """A run that was asked to stop has kept what it has; not an error."""
+
+    code = 130  # of the process: 128 and the signal's number
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> ConfigError:
     """An error for a name that nothing is registered under, with the nearest name and all choices."""
     known = sorted(choices)

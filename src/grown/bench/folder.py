@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -15,9 +13,7 @@ import numpy as np
 import torch
 
 from grown.errors import FileError
-from grown.io import files
-
-LOCK = ".lock"  # an empty file when nobody holds the folder; the kernel forgets the lock of a process that died
+from grown.io import files, lock
 
 
 def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
@@ -29,43 +25,8 @@ def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
         folder.mkdir(parents=True)
     except OSError as error:
         raise FileError(f"output folder {folder} cannot be written: {error.strerror or error}") from error
-    hold(folder)
+    lock.hold(folder)
     return folder
-
-
-_HELD: dict[Path, int] = {}  # folder -> the open file whose lock says that it is ours
-
-
-def hold(folder: Path) -> None:
-    """Lock a run's folder for this process, or refuse; the lock ends with `release`, or with the process."""
-    try:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise FileError(f"output folder {folder} cannot be written: {error.strerror or error}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.read(file, 20).decode(errors="replace").strip()
-        os.close(file)
-        raise FileError(
-            f"run folder {folder} is in use by another process{f' ({owner})' if owner.isdigit() else ''}; "
-            "wait for its end, or choose another folder"
-        ) from error
-    except OSError as error:
-        os.close(file)
-        raise FileError(f"run folder {folder} cannot be locked: {error.strerror or error}") from error
-    os.ftruncate(file, 0)
-    os.write(file, str(os.getpid()).encode())
-    files.clear_leftovers(folder)
-    _HELD[folder.resolve()] = file
-
-
-def release(folder: Path) -> None:
-    """Let others have a folder that this process holds."""
-    file = _HELD.pop(folder.resolve(), None)
-    if file is not None:
-        os.ftruncate(file, 0)
-        os.close(file)
 
 
 def _free_name(benchmark: str, method: str, seed: int) -> Path:
@@ -102,6 +63,7 @@ class Log:
         self._began = time.perf_counter()
         self._also = also
         self._folder = path.parent
+        self._muted = False
         try:
             self._file: TextIO = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -110,15 +72,37 @@ class Log:
     def __call__(self, event: dict[str, Any]) -> None:
         """Write one event, and hand it on."""
         line = {"seconds": round(time.perf_counter() - self._began, 3), **event}
-        try:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise FileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
+        if not self._muted:
+            try:
+                self._file.write(json.dumps(line) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise FileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
+        self.show(event)
+
+    def show(self, event: dict[str, Any]) -> None:
+        """Hand an event on without writing it."""
         if self._also is not None:
             self._also(event)
+
+    def mark(self) -> int:
+        """How long the file is."""
+        return self._file.tell()
+
+    def cut(self, mark: int) -> None:
+        """Drop what was written behind a mark: it will be written again."""
+        if mark < self._file.tell():
+            self._file.truncate(mark)
+
+    def mute(self) -> None:
+        """Write nothing until `unmute`."""
+        self._muted = True
+
+    def unmute(self) -> None:
+        """Write events again."""
+        self._muted = False
 
     def close(self) -> None:
         """Close the file and let go of the folder."""
         self._file.close()
-        release(self._folder)
+        lock.release(self._folder)

@@ -15,8 +15,11 @@ from torch import nn
 
 from grown import data, metrics
 from grown.bench import folder, presets
+from grown.bench import resume as resuming
 from grown.config import Config, Recipe, Target
-from grown.errors import ConfigError, GrownError, unknown
+from grown.errors import ConfigError, FileError, GrownError, Stopped, unknown
+from grown.io import lock
+from grown.io.journal import Journal
 from grown.methods import load, method
 from grown.methods.base import Observer, TaskReport
 from grown.models import BACKBONES, backbone
@@ -47,9 +50,99 @@ class Request:
     label: str = "default"
     settings: tuple[str, ...] = ()  # NAME=VALUE, of Config or of its recipe
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; the data's path as it holds from any folder."""
+        found = dataclasses.asdict(dataclasses.replace(self, out=None))
+        found["data"] = str(self.data.resolve()) if self.data is not None else None
+        found["target"] = str(self.target) if isinstance(self.target, Path) else self.target
+        return found
+
+    @staticmethod
+    def from_json(found: dict[str, Any]) -> Request:
+        """The request that `to_json` wrote."""
+        where, target = found["data"], found["target"]
+        is_file = isinstance(target, str) and target.endswith(".json")
+        return Request(
+            **{
+                **found,
+                "data": Path(where) if where is not None else None,
+                "target": Path(target) if is_file else target,
+                "settings": tuple(found["settings"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A request, understood: nothing of it is written yet."""
+
+    request: Request
+    config: Config
+    tasks: list[data.Task]
+    learner: Any
+    about: dict[str, Any]
+    threads: int  # of PyTorch on the CPU, as the run began
+
 
 def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, Any], Path]:
     """Learn the stream; returns the result and its folder."""
+    plan = _understand(request)
+    where = folder.claim(request.out, request.benchmark, request.method, request.seed)
+    try:
+        folder.write_json(
+            where / "run.json",
+            {
+                **plan.about,
+                "width": request.width,
+                "threads": plan.threads,
+                "config": plan.config.to_json(),
+                "tasks": [task.name for task in plan.tasks],
+                "data": resuming.data_digests(plan.tasks),
+                "request": request.to_json(),
+                "versions": folder.versions(),
+            },
+        )
+    except BaseException:
+        lock.release(where)
+        raise
+    return _go(plan, where, resuming.Progress(), observer), where
+
+
+def resume(where: Path, observer: Observer | None = None, root: Path | None = None) -> tuple[dict[str, Any], Path]:
+    """Go on with the run in a folder, from its last kept epoch; its data may lie elsewhere by now."""
+    if not (where / "run.json").is_file():
+        raise FileError(f"{where}: there is no run in this folder (no run.json)")
+    lock.hold(where)
+    try:
+        if (where / "result.json").is_file():
+            lock.release(where)
+            return resuming.read_json(where / "result.json"), where
+        about = resuming.read_json(where / "run.json")
+        try:
+            request = Request.from_json(about["request"])
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{where / 'run.json'} does not say what was asked for; this run cannot go on") from error
+        if root is not None:
+            request = dataclasses.replace(request, data=root)
+        if about.get("versions") != folder.versions() and observer is not None:
+            observer({"event": "note", "text": "other versions than the run began with: its last bits may differ"})
+        plan = _understand(request, about.get("threads"))
+        if about.get("data") != resuming.data_digests(plan.tasks):
+            raise FileError(f"the data of {request.benchmark} are not those that the run in {where} began with")
+        progress = resuming.Progress.read(where)
+        if progress.done:
+            learner = load(where / resuming.MODEL)
+            learner.configure(plan.config)
+            if (resume_targets := getattr(learner, "resume_targets", None)) is not None:
+                resume_targets(where / resuming.JOURNAL)
+            plan = dataclasses.replace(plan, learner=learner)
+    except BaseException:
+        lock.release(where)
+        raise
+    return _go(plan, where, progress, observer), where
+
+
+def _understand(request: Request, threads: int | None = None) -> _Plan:
     preset = presets.benchmark(request.benchmark)
     config = configure(request, preset)
     make = method(request.method)
@@ -66,12 +159,6 @@ def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, A
         input_shape=shape,
         base_parameters=preset.base_parameters or _base(make, name, shape, request, config),
     )
-    where = folder.claim(request.out, request.benchmark, request.method, request.seed)
-    threads = torch.get_num_threads()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    log = folder.Log(where / "log.jsonl", observer)
-    learner.observer = log
     about = {
         "benchmark": request.benchmark,
         "method": request.method,
@@ -83,26 +170,40 @@ def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, A
         "device": config.device,
         "base_parameters": learner.base_parameters,
     }
+    at_work = config.threads if config.threads is not None else threads or torch.get_num_threads()
+    return _Plan(request, config, tasks, learner, about, at_work)
+
+
+def _go(plan: _Plan, where: Path, progress: resuming.Progress, observer: Observer | None) -> dict[str, Any]:
+    """Learn what is left to be learned; the folder is held."""
+    threads = torch.get_num_threads()
+    log = folder.Log(where / "log.jsonl", observer)
+    journal = Journal(where / resuming.JOURNAL, log.mark)
+    plan.learner.observer = log
+    names = [task.name for task in plan.tasks]
     try:
-        folder.write_json(
-            where / "run.json",
-            {
-                **about,
-                "width": request.width,
-                "threads": torch.get_num_threads(),
-                "config": config.to_json(),
-                "tasks": [task.name for task in tasks],
-                "versions": folder.versions(),
-            },
-        )
-        log({"event": "run", "tasks": [task.name for task in tasks], "folder": str(where)})
-        result = {**about, **_learn_all(learner, tasks, where, log, config.device)}
+        torch.set_num_threads(plan.threads)
+        if progress.done or journal.marked(_scope(1)) is not None:
+            log.show({"event": "run", "tasks": names, "folder": str(where)})
+            for row in progress.rows:
+                log.show({"event": "tested", "task": row["name"], "test": row["test"], "row": row})
+        else:
+            log.cut(0)
+            log({"event": "run", "tasks": names, "folder": str(where)})
+        with resuming.stoppable(journal, log.show):
+            result = {**plan.about, **_learn_all(plan, where, log, journal, progress)}
         folder.write_json(where / "result.json", result)
         log({"event": "done"})
+        resuming.tidy(where, journal)
+    except Stopped as stop:
+        stop.args = (f"{stop}; go on with: grown run --resume {where}",)
+        raise
+    except KeyboardInterrupt as error:
+        raise Stopped(f"interrupted; go on with: grown run --resume {where}") from error
     finally:
         log.close()
         torch.set_num_threads(threads)
-    return result, where
+    return result
 
 
 def configure(request: Request, preset: presets.Benchmark) -> Config:
@@ -185,48 +286,68 @@ def _base(make: Any, name: str, shape: tuple[int, ...], request: Request, config
     return int(reference.base_parameters)
 
 
-def _learn_all(learner: Any, tasks: list[data.Task], where: Path, log: Observer, device: str) -> dict[str, Any]:
-    began = time.perf_counter()
-    rows: list[dict[str, Any]] = []
-    matrix: list[list[float]] = []
-    alone: list[float | None] = []
-    training = evaluation = 0.0
-    if (foresee := getattr(learner, "foresee", None)) is not None:
-        foresee(tasks)
-    for number, task in enumerate(tasks, start=1):
-        log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
-        report: TaskReport = learner.learn(task)
-        training += report.seconds
+def _scope(number: int) -> str:
+    return f"task{number}"
+
+
+def _learn_all(
+    plan: _Plan, where: Path, log: folder.Log, journal: Journal, progress: resuming.Progress
+) -> dict[str, Any]:
+    learner, tasks, device = plan.learner, plan.tasks, plan.config.device
+    before, began = progress.seconds["total"], time.perf_counter()
+    if progress.done < len(tasks) and (foresee := getattr(learner, "foresee", None)) is not None:
+        kept = journal.marked("foresee")
+        if kept is not None:
+            log.cut(max(kept, progress.mark))
+            log.mute()
+        with journal.scope("foresee", log.unmute):
+            foresee(tasks)
+    for number, task in enumerate(tasks[progress.done :], start=progress.done + 1):
+        kept = journal.marked(_scope(number))
+        if kept is None and number > 1:
+            log.cut(progress.mark)
+        elif kept is not None:
+            log.cut(kept)
+            log.mute()  # what is told again until then stands in the log
+        with journal.scope(_scope(number), log.unmute):
+            log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
+            report: TaskReport = learner.learn(task)
         clock = time.perf_counter()
-        learner.save(where / "model.safetensors")
+        learner.save(where / resuming.NEXT_MODEL)
         # Every row is measured anew, on networks out of the file; nothing is carried over from earlier rows.
-        saved = load(where / "model.safetensors")
-        matrix.append(
+        saved = load(where / resuming.NEXT_MODEL)
+        progress.matrix.append(
             [
                 evaluate(saved.network(old.name).to(device), old.test, saved.normalisation(old.name), device).accuracy
                 for old in tasks[:number]
             ]
         )
-        alone.append(_scratch_test(learner, task, device))
-        evaluation += time.perf_counter() - clock
-        rows.append(_row(report, matrix[-1][-1]))
-        log({"event": "tested", "task": task.name, "test": matrix[-1][-1], "row": rows[-1]})
-    size = report.size
+        test = progress.matrix[-1][-1]
+        progress.alone.append(_scratch_test(learner, task, device))
+        progress.rows.append(_row(report, test))
+        log({"event": "tested", "task": task.name, "test": test, "row": progress.rows[-1]})
+        progress.seconds["training"] += report.seconds
+        progress.seconds["evaluation"] += time.perf_counter() - clock
+        progress.seconds["total"] = before + time.perf_counter() - began
+        progress.mark = log.mark()
+        if (keep_targets := getattr(learner, "keep_targets", None)) is not None:
+            keep_targets(where / resuming.JOURNAL)
+        progress.write(where)
+        journal.clear(_scope(number))
+        if journal.is_stopping and number < len(tasks):
+            raise Stopped(f"stopped after task {number} of {len(tasks)}")
+    size = learner.size()
     return {
-        "tasks": rows,
-        "accuracy_matrix": matrix,
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        "backward_transfer": metrics.backward_transfer(matrix),
-        "forward_transfer": metrics.forward_transfer(matrix[-1], alone),
+        "tasks": progress.rows,
+        "accuracy_matrix": progress.matrix,
+        "average_accuracy": metrics.average_accuracy(progress.matrix),
+        "forgetting": metrics.forgetting(progress.matrix),
+        "backward_transfer": metrics.backward_transfer(progress.matrix),
+        "forward_transfer": metrics.forward_transfer(progress.matrix[-1], progress.alone),
         "size_x": size.size_x,
         "bytes_x": size.bytes_x,
         "bytes": size.bytes,
-        "seconds": {
-            "training": training,
-            "evaluation": evaluation,
-            "total": time.perf_counter() - began,
-        },
+        "seconds": progress.seconds,
     }
 
 

@@ -14,7 +14,7 @@ from grown.cli.list import list_choices
 from grown.cli.remove import remove_task
 from grown.cli.run import run
 from grown.cli.verify import verify_model
-from grown.errors import GrownError
+from grown.errors import GrownError, Stopped
 
 app = typer.Typer(
     help="Continual learning by growth: one network, many tasks, nothing forgotten.",
@@ -67,6 +67,9 @@ def main(arguments: list[str] | None = None) -> None:
     except GrownError as error:
         print(f"grown: {error}", file=sys.stderr)
         sys.exit(2)
+    except Stopped as stop:
+        print(f"grown: {stop}", file=sys.stderr)
+        sys.exit(stop.code)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of Typer return it instead

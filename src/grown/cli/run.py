@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 
 from grown.bench.runner import Request
+from grown.bench.runner import resume as resume_run
 from grown.bench.runner import run as run_request
 from grown.config import Target
 from grown.errors import ConfigError
@@ -34,6 +36,7 @@ def run(
     data: Annotated[Path | None, typer.Option(help="Where the data lies; else the variable GROWN_DATA.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; must not exist yet.")] = None,
     label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
     ] = None,
@@ -58,8 +61,10 @@ def run(
         label=label,
         settings=tuple(settings or ()),
     )
+    if resume is not None and dataclasses.replace(request, data=None) != Request():
+        raise ConfigError("--resume goes on with what the run was asked for; only --data may be given beside it")
     with view_for(console) as view:
-        result, folder = run_request(request, view)
+        result, folder = run_request(request, view) if resume is None else resume_run(resume, view, data)
     print_result(console, result)
     console.print(f"run folder: {folder}", soft_wrap=True, markup=False, highlight=False)
 

@@ -84,6 +84,10 @@ class PlainMethod:
         if self.observer is not None:
             self.observer(event)
 
+    def configure(self, config: Config) -> None:
+        """Go on with these settings."""
+        self.config = self.training.config = config
+
     def parent(self, task: str) -> str | None:
         """The earlier task whose network is copied; None: start afresh."""
         raise NotImplementedError

@@ -21,12 +21,12 @@ class GateLog:
     def __init__(self, network: GrowingNetwork) -> None:
         self._network = network
         self._passes: list[dict[int, Tensor]] = []
-        self._last: dict[int, Tensor] = {}
+        self.last: dict[int, Tensor] = {}  # the states that the next flips are counted from
         self._table: dict[int, Tensor] | None = None
 
     def start(self, group: int, states: Tensor) -> None:
         """What the flips of a group count from."""
-        self._last[group] = states.cpu()
+        self.last[group] = states.cpu()
 
     @torch.no_grad()
     def note(self) -> None:
@@ -59,7 +59,7 @@ class GateLog:
         for number, states in enumerate(self._passes):
             for group, state in states.items():
                 now = state.cpu()
-                before = self._last.get(group)
+                before = self.last.get(group)
                 if before is not None and before.shape == now.shape and not torch.equal(before, now):
                     events.append(
                         {
@@ -69,7 +69,7 @@ class GateLog:
                             "closed": (before & ~now).nonzero().flatten().tolist(),
                         }
                     )
-                self._last[group] = now
+                self.last[group] = now
         self._passes.clear()
         return events
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+NOTES = {"stopping": "{signal}: stopping after this epoch; once more stops at once", "note": "{text}"}
 TRAININGS_GUESSED = 3.0  # trainings a task takes, until a task has shown how many
 
 
@@ -76,6 +77,8 @@ class PlainView:
         kind = event["event"]
         if kind == "target":
             self._line(f"  {event['task']}: target {event['target']:.1f} ({event['of']})")
+        elif kind in NOTES:
+            self._line(NOTES[kind].format(**event))
         elif kind == "settled":
             found = f"held-out {event['val']:.1f}" if event["val"] is not None else "on all data"
             self._line(f"  {event['task']}: {event['stage']}, {found}, {event['seconds']:.1f} s")
@@ -117,6 +120,8 @@ class LiveView:
             self._now["held-out"] = f"{event['val']:.1f}%" if "val" in event else ""
             if "size_x" in event:
                 self._now["size"] = f"{event['size_x']:.3f}x"
+        elif kind in NOTES:
+            self._console.print(NOTES[kind].format(**event), markup=False, highlight=False)
         elif kind == "tested":
             self._console.print(describe_task(event["row"]), markup=False, highlight=False)
         self._now["time left"] = f"{self._clock.left():.0f} s"

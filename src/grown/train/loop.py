@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from torch.optim import SGD, Adam, Optimizer
 
 from grown import seeds
 from grown.config import Recipe
+from grown.errors import FileError
+from grown.io import journal
 from grown.nn import accelerate, aside
-from grown.train import turns
+from grown.train import snapshots, turns
 from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
 from grown.train.memory import explained
@@ -57,16 +60,38 @@ def fit(work: Work, capture: bool = True) -> None:
     on_gpu = work.batches.device.type == "cuda"
     captured = on_gpu and capture and work.anneal is None
     recipe, device = work.recipe, work.batches.device
+    entry = journal.claim()
     with explained(recipe, device), _random_numbers(device, work.seed), _autotuned(on_gpu):
         steps = CapturedSteps(work) if captured else PlainSteps(work)
-        for number in range(1, recipe.epochs + 1):
+        done = go_on(steps, entry)
+        for number in range(done + 1, recipe.epochs + 1):
             work.network.train()
             if work.anneal is not None:
                 work.anneal((number - 1) / recipe.epochs)
             loss = steps.epoch(number)
             if work.after_epoch is not None:
                 work.after_epoch(Epoch(number, recipe.epochs, loss))
+            if entry is not None:
+                entry.keep(number, recipe.epochs, partial(kept, steps, final=number == recipe.epochs))
         steps.finish()
+
+
+def go_on(steps: PlainSteps | CapturedSteps, entry: journal.Entry | None) -> int:
+    """Take up what was kept of a training; returns the epochs that it has behind it."""
+    snapshot = entry.read() if entry is not None else None
+    if entry is None or snapshot is None:
+        return 0
+    if snapshot.epochs != steps.recipe.epochs:
+        raise FileError(f"a training of {snapshot.epochs} epochs was kept, but this one has {steps.recipe.epochs}")
+    snapshots.restore(snapshot.tensors, steps.work.network, steps.optimizers, steps.batches.device)
+    steps.skip(snapshot.epoch)
+    entry.taken()
+    return snapshot.epoch
+
+
+def kept(steps: PlainSteps | CapturedSteps, final: bool) -> dict[str, Tensor]:
+    """What a training goes on from; once it ended, only the network."""
+    return snapshots.take(steps.work.network, [] if final else steps.optimizers, steps.batches.device)
 
 
 def fit_together(works: list[Work], lanes: int) -> None:
@@ -86,10 +111,10 @@ def fit_together(works: list[Work], lanes: int) -> None:
         while waiting or running:
             while waiting and len(running) < lanes:
                 torch.cuda.synchronize(device)  # kernels are timed and steps captured while nothing else runs
-                running.append(_Lane(waiting.pop(0)))
+                running += [lane for lane in [_Lane(waiting.pop(0))] if not lane.is_done]
             for lane in running:
                 lane.begin()
-            for _ in range(max(lane.left for lane in running)):
+            for _ in range(max((lane.left for lane in running), default=0)):
                 for lane in running:
                     lane.advance()
             for lane in running:
@@ -104,9 +129,13 @@ class _Lane:
         self.work = work
         work.network.train()
         self.steps = CapturedSteps(work, shared=True)
-        self.number = 1
-        self.steps.begin(1)
-        self.left = work.batches.steps
+        self.entry = journal.claim()
+        self.number = 1 + go_on(self.steps, self.entry)
+        self.left = 0
+        if self.is_done:
+            self.steps.finish()
+            return
+        self.begin()
         while self.left and not self.steps.is_captured:
             self.advance()
 
@@ -132,6 +161,9 @@ class _Lane:
         loss = self.steps.end()
         if self.work.after_epoch is not None:
             self.work.after_epoch(Epoch(self.number, self.work.recipe.epochs, loss))
+        if self.entry is not None:
+            epochs = self.work.recipe.epochs
+            self.entry.keep(self.number, epochs, partial(kept, self.steps, final=self.number == epochs))
         self.number += 1
         if self.is_done:
             self.steps.finish()
@@ -160,6 +192,9 @@ class PlainSteps:
         self.batches, self.recipe = work.batches, work.recipe
         self.optimizers = make_optimizers(work.groups, work.recipe)
         self.total = work.recipe.epochs * work.batches.steps
+
+    def skip(self, epochs: int) -> None:
+        """These epochs are done; nothing here counts them."""
 
     def epoch(self, number: int) -> float:
         """One epoch; returns its mean loss."""
@@ -256,6 +291,10 @@ class CapturedSteps:
             self._gates.write(self._step)
         self._step += 1
         self._overall += 1
+
+    def skip(self, epochs: int) -> None:
+        """These epochs are done."""
+        self._overall.fill_(epochs * self.batches.steps)
 
     @property
     def is_captured(self) -> bool:

@@ -14,8 +14,9 @@ from grown.config import Config
 from grown.data.task import Normalisation, Task
 from grown.errors import ConfigError, FileError, GrownError, TaskError, unknown
 from grown.growth import budget
-from grown.io import container
+from grown.io import container, lock
 from grown.io.fields import Fields, first_line
+from grown.io.journal import Journal
 from grown.io.size import measure
 from grown.io.state import Size, State
 from grown.methods import check
@@ -35,6 +36,7 @@ class Learner:
     """Learns tasks one after another with one growing network; old tasks stay identical to the last bit.
 
     `template` is any traceable `nn.Module` at 1x, whose last linear layer is the head. It is read, never trained.
+    `keep` is a folder for the model after each task and for what `resume` goes on from if the process ends.
     """
 
     graph: Graph
@@ -52,6 +54,7 @@ class Learner:
         input_shape: tuple[int, ...] | None = None,
         base_parameters: int | None = None,
         observer: Observer | None = None,
+        keep: str | Path | None = None,
     ) -> None:
         self.config = config if config is not None else Config()
         self.records: dict[str, record.Record] = {}
@@ -60,6 +63,10 @@ class Learner:
         self.targets = Targets(self)
         self.next_number = 1
         self._given_base = base_parameters
+        self._keep = Path(keep) if keep is not None else None
+        if self._keep is not None:
+            self._keep.mkdir(parents=True, exist_ok=True)
+            lock.hold(self._keep)
         self._template = template
         if template is not None:
             trace.check(template)
@@ -87,7 +94,49 @@ class Learner:
 
     def learn(self, task: Task) -> TaskReport:
         """Learn one more task: reuse what is there, grow only if the target is missed (the paper's Algorithm 1)."""
-        return algorithm.learn(self, task)
+        if self._keep is None:
+            return algorithm.learn(self, task)
+        journal, scope = Journal(self._keep / "resume"), f"task{self.next_number}"
+        with journal.scope(scope):
+            report = algorithm.learn(self, task)
+        self.keep_targets(self._keep / "resume")
+        self.save(self._keep / "model.safetensors")
+        journal.clear(scope)
+        return report
+
+    @classmethod
+    def resume(
+        cls, path: str | Path, template: nn.Module | None = None, config: Config | None = None, **more: Any
+    ) -> Learner:
+        """Go on where a process ended that learned with `keep=path`: behind its last task, and inside the next.
+
+        `template` is needed if not even the first task was finished. Learn the same tasks in the same order; those in
+        `tasks` are done.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise FileError(f"{folder}: there is no such folder")
+        learner = cls(template, config, keep=folder, **more)
+        if (folder / "model.safetensors").is_file():
+            learner.load_state(State(*container.load(folder / "model.safetensors")))
+            learner.configure(config if config is not None else learner.config)
+            learner.resume_targets(folder / "resume")
+        elif template is None:
+            raise ConfigError(f"{folder} holds no model yet, so its first task begins again: give the template too")
+        return learner
+
+    def close(self) -> None:
+        """Let others have the folder that this learner keeps its model in."""
+        if self._keep is not None:
+            lock.release(self._keep)
+
+    def keep_targets(self, folder: Path) -> None:
+        """Write the networks that only the target is measured with, where later tasks need them."""
+        self.targets.keep(folder)
+
+    def resume_targets(self, folder: Path) -> None:
+        """Have them again."""
+        self.targets.resume(folder)
 
     def open(self, task: Task) -> Stage:
         """Begin a task by hand: the stage has the network, its parameter groups and penalty, expand and commit."""
@@ -103,6 +152,10 @@ class Learner:
         start = config.start_size if config.start_size is not None else config.seed_size / 2
         size = start if config.grow else config.seed_size
         return budget.widths_within(self.channels, self.banks, size * self.base_parameters)
+
+    def configure(self, config: Config) -> None:
+        """Go on with these settings."""
+        self.config = config
 
     def emit(self, event: str, **details: Any) -> None:
         """Tell the observer, if there is one."""

@@ -10,11 +10,17 @@ from torch import nn
 
 from grown.config import check_target
 from grown.errors import ConfigError, FileError
+from grown.io import container
+from grown.io.fields import Fields
+from grown.io.journal import JOURNAL
 from grown.methods.plain import PlainJob, PlainTraining
+from grown.nn.plain import build, fill
 
 if TYPE_CHECKING:
     from grown.methods.grown.learner import Learner
     from grown.methods.grown.stage import Stage
+
+KEPT = "targets.safetensors"
 
 
 class Targets:
@@ -24,6 +30,37 @@ class Targets:
         self.learner = learner
         self.reference: nn.Module | None = None  # Scratch's network for the last task, where one was trained
         self._finetune: PlainTraining | None = None
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        """Tell the observer of the moment, if there is one."""
+        if self.learner.observer is not None:
+            self.learner.observer(event)
+
+    def keep(self, folder: Path) -> None:
+        """Write the networks of earlier targets, where later ones need them."""
+        if self._finetune is None:
+            return
+        networks = self._finetune.networks
+        tensors = {
+            f"{number}/{key}": value
+            for number, network in enumerate(networks.values())
+            for key, value in network.state_dict().items()
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        container.save(folder / KEPT, tensors, {"names": list(networks)}, JOURNAL)
+
+    def resume(self, folder: Path) -> None:
+        """Have them again."""
+        if not (folder / KEPT).is_file():
+            return
+        learner = self.learner
+        tensors, meta = container.load(folder / KEPT, JOURNAL)
+        training = PlainTraining(learner.graph, learner.gains, learner.config, self._tell)
+        for number, name in enumerate(Fields(meta, "its metadata").any("names")):
+            mine = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{number}/")}
+            classes = len(mine[f"{learner.graph.head.name}.weight"])
+            training.networks[name] = fill(build(training.graph, training.channels, training.widths, classes), mine)
+        self._finetune = training
 
     def of(self, stage: Stage) -> float | None:
         """The target for the task that was opened; None if nothing is to be reached."""
@@ -50,7 +87,7 @@ class Targets:
         """Train the reference networks on what the stage trains on, and score them on what it is scored on."""
         scores = []
         if kind in ("scratch", "best"):
-            scratch = PlainTraining(self.learner.graph, self.learner.gains, self.learner.config, self.learner.observer)
+            scratch = PlainTraining(self.learner.graph, self.learner.gains, self.learner.config, self._tell)
             result = scratch.train(self._job(stage, None))
             self.reference = result.network
             scores.append(result.val)
@@ -61,9 +98,7 @@ class Targets:
                         f"target {kind!r} needs the networks of all earlier tasks, which a loaded model lacks; "
                         "choose 'scratch' or a number"
                     )
-                self._finetune = PlainTraining(
-                    self.learner.graph, self.learner.gains, self.learner.config, self.learner.observer
-                )
+                self._finetune = PlainTraining(self.learner.graph, self.learner.gains, self.learner.config, self._tell)
             parent = self._finetune.random_parent(stage.task.name)
             result = self._finetune.train(self._job(stage, parent))
             scores.append(result.val)

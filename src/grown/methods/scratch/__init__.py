@@ -21,5 +21,9 @@ class Scratch(PlainMethod):
         On the CPU nothing is gained, so there each task is trained when it is learned.
         """
         if self.config.device != "cpu":
-            self._check(tasks)
-            self._train(tasks)
+            known = {name: self.training.networks[name] for name in self.tasks}
+            self._check([task for task in tasks if task.name not in known])
+            self._train(tasks)  # all, in their order, since those that a journal kept are given back in it
+            self.training.networks |= known
+            for name in known:
+                del self._trained[name]
