@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import grown
+from grown.bench.runner import Request, resume, run
 from grown.config import Recipe
 from grown.data.task import measure
+from grown.errors import Stopped
+from grown.io import journal
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.nn import masks
@@ -177,3 +184,29 @@ def test_memory_is_exact_on_a_gpu() -> None:
         for name, logits in known.items():
             assert torch.equal(learner.extract(name).cuda()(x), logits)
     assert all(width % 8 == 0 for width in learner.widths[1:])
+
+
+@pytest.mark.parametrize("method", ["grown", "scratch"])
+def test_a_run_goes_on_on_a_gpu(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the epoch that was kept, with losses like those of a run that nobody disturbed."""
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+    settings = {"method": method, "device": "cuda", "tasks": 2, "epochs": 6, "target": 0.0}
+    losses: dict[str, list[float]] = {"whole": [], "first": [], "second": []}
+
+    def note(kind: str, end: int | None = None) -> Callable[[dict[str, Any]], None]:
+        def tell(event: dict[str, Any]) -> None:
+            if event["event"] == "epoch":
+                losses[kind].append(event["loss"])
+                if len(losses[kind]) == end:
+                    raise KeyboardInterrupt
+
+        return tell
+
+    result, _ = run(Request(**settings, out=tmp_path / "a"), note("whole"))  # type: ignore[arg-type]
+    with pytest.raises(Stopped):
+        run(Request(**settings, out=tmp_path / "b"), note("first", end=9))  # type: ignore[arg-type]
+    again, _ = resume(tmp_path / "b", note("second"))
+    assert len(losses["second"]) < len(losses["whole"])
+    assert losses["second"][-1] == pytest.approx(losses["whole"][-1], rel=0.3)
+    assert again["average_accuracy"] == pytest.approx(result["average_accuracy"], abs=5.0)
+    assert again["forgetting"] == 0.0
