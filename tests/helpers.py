@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,21 @@ def call(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     return int(ended.value.code or 0)
+
+
+class Faults:
+    """Makes the n-th call of one of the system's functions fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, number: int, code: int) -> None:
+        self.count = 0
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            self.count += 1
+            if self.count == number:
+                if name == "close":
+                    real(*arguments, **more)  # what is closed is closed, whatever is said of it
+                raise OSError(code, os.strerror(code))
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(os, name, call)

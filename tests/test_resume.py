@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import shutil
@@ -21,7 +22,7 @@ from grown.bench.runner import Request, resume, run
 from grown.config import Recipe
 from grown.errors import FileError, Stopped
 from grown.io import container, journal
-from helpers import call, make_task, quick
+from helpers import Faults, call, make_task, quick
 
 SHORT = ("--tasks", "3", "--epochs", "3", "--target", "best", "--set", "expansions=1", "--set", "margin=-5")
 # Every epoch is kept, so that a kill meets as many different moments as there are.
@@ -247,6 +248,31 @@ def test_what_cannot_go_on_says_why(tmp_path: Path, capsys: pytest.CaptureFixtur
         grown.Learner.resume(tmp_path / "absent")
     with pytest.raises(grown.ConfigError, match="give the template too"):
         grown.Learner.resume(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["write", "fsync", "replace"])
+def test_whatever_write_fails_the_run_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every write of a run fails once: each time one line, exit code 2, and a folder from which the run goes on."""
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+    short = ("run", "--tasks", "2", "--epochs", "1", "--target", "0", "--set", "refit=true")
+    assert call(*short, "--out", str(tmp_path / "whole")) == 0
+    whole, failures = content(tmp_path / "whole"), 0
+    for number in range(1, 100):
+        where = tmp_path / str(number)
+        with monkeypatch.context() as patch:
+            faults = Faults(patch, name, number, errno.ENOSPC)
+            code = call(*short, "--out", str(where))
+        if faults.count < number:  # every write has failed once
+            break
+        error = capsys.readouterr().err
+        failures += 1
+        assert (code, error.count("\n"), "No space left" in error) == (2, 1, True)
+        if (where / "run.json").exists():
+            assert call("run", "--resume", str(where)) == 0
+            assert content(where) == whole
+    assert failures >= 8
 
 
 def test_a_damaged_state_of_a_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def resume(where: Path, observer: Observer | None = None, root: Path | None = No
         raise FileError(f"{where}: there is no run in this folder (no run.json)")
     lock.hold(where)
     try:
-        if (where / "result.json").is_file():
+        if (where / "result.json").is_file() and not (where / resuming.FILE).exists():
             lock.release(where)
             return resuming.read_json(where / "result.json"), where
         about = resuming.read_json(where / "run.json")

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from grown.errors import FileError
 from grown.io import files, header, strict_json
@@ -31,7 +32,7 @@ class Content:
     meta: dict[str, Any]  # as the present version has them, without digests
     written: int  # the version that the file has
     size: int
-    sha256: str  # of the whole file
+    sha256: str  # of the whole file; "" where nobody asked
     damaged: tuple[str, ...]  # tensors whose digest differs
     metadata_damaged: bool
     not_finite: tuple[str, ...]  # tensors that hold NaN or infinity
@@ -40,9 +41,22 @@ class Content:
 def dump(tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind = MODEL) -> bytes:
     """The file's bytes; equal content gives equal bytes."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    digests = {name: digest(tensor) for name, tensor in sorted(plain.items())}
+    digests = {name: _known_digest(tensor) for name, tensor in sorted(tensors.items())}
     full = {"format": kind.name, "version": kind.version, **meta, "digests": digests}
     return safetensors.torch.save(plain, metadata={KEY: strict_json.write({**full, SEAL: _seal(full)})})
+
+
+_KNOWN = WeakTensorKeyDictionary()  # tensor -> how often it was written to, and its digest by then
+
+
+def _known_digest(tensor: Tensor) -> str:
+    """The digest of a tensor that is to be written: of one that did not change since, the one of last time."""
+    if tensor.is_inference() or tensor.device.type != "cpu":  # nothing counts the writes to such a one
+        return digest(tensor.cpu())
+    if tensor not in _KNOWN or _KNOWN[tensor][0] != tensor._version:
+        _KNOWN[tensor] = (tensor._version, digest(tensor))
+    found: str = _KNOWN[tensor][1]
+    return found
 
 
 def digest(tensor: Tensor) -> str:
@@ -78,9 +92,9 @@ def load(path: str | Path, kind: Kind = MODEL) -> tuple[dict[str, Tensor], dict[
     return content.tensors, content.meta
 
 
-def read_good(path: str | Path, kind: Kind = MODEL) -> Content:
+def read_good(path: str | Path, kind: Kind = MODEL, *, identify: bool = False) -> Content:
     """A file that is as it was written; raises where anything of it is damaged."""
-    content = read(path, kind)
+    content = read(path, kind, identify=identify)
     if content.metadata_damaged:
         raise FileError(f"{path}: its metadata are damaged (their digest differs)")
     if content.damaged:
@@ -90,14 +104,14 @@ def read_good(path: str | Path, kind: Kind = MODEL) -> Content:
     return content
 
 
-def read(path: str | Path, kind: Kind = MODEL) -> Content:
+def read(path: str | Path, kind: Kind = MODEL, *, identify: bool = False) -> Content:
     """A file as it is, with what its digests say; raises where it is not even well-formed."""
     where = Path(path)
     if not where.is_file():
         raise FileError(f"{where}: there is no such file")
     try:
         with where.open("rb") as handle:
-            return _read(handle, os.fstat(handle.fileno()).st_size, kind)
+            return _read(handle, os.fstat(handle.fileno()).st_size, kind, identify)
     except OSError as error:
         raise FileError(f"{where}: cannot be read ({error.strerror or error})") from error
     except FileError as error:
@@ -106,10 +120,10 @@ def read(path: str | Path, kind: Kind = MODEL) -> Content:
 
 def parse(data: bytes, kind: Kind = MODEL) -> Content:
     """The same for a file in memory."""
-    return _read(io.BytesIO(data), len(data), kind)
+    return _read(io.BytesIO(data), len(data), kind, identify=True)
 
 
-def _read(handle: BinaryIO, size: int, kind: Kind) -> Content:
+def _read(handle: BinaryIO, size: int, kind: Kind, identify: bool) -> Content:
     whole = hashlib.sha256()
     start = handle.read(header.PREFIX)
     raw = handle.read(header.header_length(start, size))
@@ -125,10 +139,12 @@ def _read(handle: BinaryIO, size: int, kind: Kind) -> Content:
         space = tensor.flatten().view(torch.uint8).numpy().data
         if handle.readinto(space) != entry.end - entry.start:  # type: ignore[attr-defined]
             raise FileError(f"{entry.name} is cut off")
-        whole.update(space)
+        if identify:
+            whole.update(space)
         tensors[entry.name] = tensor
     damaged = tuple(name for name, tensor in tensors.items() if digest(tensor) != digests[name])
-    return Content(tensors, meta, version, size, whole.hexdigest(), damaged, not sealed, _not_finite(tensors))
+    identity = whole.hexdigest() if identify else ""
+    return Content(tensors, meta, version, size, identity, damaged, not sealed, _not_finite(tensors))
 
 
 def _metadata(found: Header, kind: Kind) -> tuple[dict[str, Any], dict[str, Any], bool]:

@@ -32,8 +32,12 @@ def hold(folder: Path) -> None:
     except OSError as error:
         os.close(file)
         raise FileError(f"folder {folder} cannot be locked: {error.strerror or error}") from error
-    os.ftruncate(file, 0)
-    os.write(file, str(os.getpid()).encode())
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+    except OSError as error:
+        os.close(file)
+        raise FileError(f"folder {folder} cannot be written: {error.strerror or error}") from error
     files.clear_leftovers(folder)
     _HELD[folder.resolve()] = file
 

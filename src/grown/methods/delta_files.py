@@ -23,7 +23,7 @@ class Written:
 
 def diff_files(old: Path, new: Path, out: Path) -> Written:
     """Write what NEW's tasks added to OLD."""
-    older, newer = container.read_good(old), container.read_good(new)
+    older, newer = container.read_good(old, identify=True), container.read_good(new, identify=True)
     data = delta.diff(older, newer)
     if not (verified := verify_content(newer)).good:
         raise FileError(f"{new}: it is not sound ({verified.differences[0]}); nothing was written")
@@ -33,7 +33,7 @@ def diff_files(old: Path, new: Path, out: Path) -> Written:
 
 def apply_files(model: Path, added: Path, out: Path) -> Written:
     """Write the newer model, once every task of it was verified."""
-    older, addition = container.read_good(model), container.read_good(added, DELTA)
+    older, addition = container.read_good(model, identify=True), container.read_good(added, DELTA)
     data = delta.apply(older, addition)
     verified = verify_content(container.parse(data))
     if not verified.good:

@@ -61,6 +61,7 @@ class PlainMethod:
         self._template = template
         self._given_base = base_parameters
         self._records: dict[str, PlainRecord] = {}
+        self._stored: dict[str, dict[str, Tensor]] = {}  # a task's tensors as a file has them
         self._trained: dict[str, Trained] = {}  # not yet learned, but trained together with others
         self._arithmetic: dict[str, str | None] = {}  # of the probes that came from a file
         if template is not None:
@@ -180,16 +181,19 @@ class PlainMethod:
 
     def state(self) -> State:
         """Every network, as data."""
-        graph, tensors, tasks = self.training.graph, {}, []
+        graph, tasks = self.training.graph, []
+        tensors: dict[str, Tensor] = {}
         for number, (name, record) in enumerate(self._records.items(), start=1):
-            network = self.training.networks[name].state_dict()
-            prefix = f"task/{number}/"
-            kernels = [network[f"{node.name}.weight"].flatten() for node in graph.banked()]
-            tensors[prefix + "kernels"] = torch.cat(kernels).to(FORMATS[self.config.kernel_format])
-            shapes = own_shapes(graph, self.training.channels, self.training.widths, len(record[0]))
-            for part, keys in divide(graph, shapes).items():
-                tensors[prefix + part] = flat.flatten(network, keys)
-            tensors[prefix + "probe"] = record[2]
+            if name not in self._stored:  # a network that was learned does not change
+                network = self.training.networks[name].state_dict()
+                kernels = [network[f"{node.name}.weight"].flatten() for node in graph.banked()]
+                shapes = own_shapes(graph, self.training.channels, self.training.widths, len(record[0]))
+                self._stored[name] = {
+                    "kernels": torch.cat(kernels).to(FORMATS[self.config.kernel_format]),
+                    **{part: flat.flatten(network, keys) for part, keys in divide(graph, shapes).items()},
+                    "probe": record[2],
+                }
+            tensors |= {f"task/{number}/{part}": tensor for part, tensor in self._stored[name].items()}
             tasks.append(self._entry(number, name, record))
         return State(tensors, {**self._about(), "tasks": tasks})
 
