@@ -159,7 +159,7 @@ def test_trainings_side_by_side_come_out_as_alone(name: str) -> None:
         training = PlainTraining(learner.graph, learner.gains, quick(device="cuda", recipe=recipe, lanes=lanes))
         works, starts = [], []
         for number in range(3):
-            task = make_task(f"t{number}", shape=(32, 32, 3), each=24 + 8 * number, classes=4)
+            task = make_task(f"t{number}", shape=(32, 32, 3), each=8 + 16 * number, classes=4)
             network = training.fresh(task, number).cuda().train().requires_grad_(True)
             turns.TurnedHead(network, learner.graph.head.name, torch.Generator().manual_seed(0))
             starts.append({key: value.clone() for key, value in network.state_dict().items()})

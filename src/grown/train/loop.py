@@ -132,6 +132,7 @@ class _Lane:
         self.entry = journal.claim()
         self.number = 1 + go_on(self.steps, self.entry)
         self.left = 0
+        self._began = False  # the epoch of this number
         if self.is_done:
             self.steps.finish()
             return
@@ -144,8 +145,9 @@ class _Lane:
         return self.number > self.work.recipe.epochs
 
     def begin(self) -> None:
-        """Begin an epoch, unless one has begun."""
-        if not self.left:
+        """Begin an epoch, unless it has begun."""
+        if not self._began:
+            self._began = True
             self.work.network.train()
             self.steps.begin(self.number)
             self.left = self.work.batches.steps
@@ -159,6 +161,7 @@ class _Lane:
     def end(self) -> None:
         """End the epoch, and after the last one the training."""
         loss = self.steps.end()
+        self._began = False
         if self.work.after_epoch is not None:
             self.work.after_epoch(Epoch(self.number, self.work.recipe.epochs, loss))
         if self.entry is not None:
