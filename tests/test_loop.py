@@ -8,6 +8,8 @@ import torch
 import grown
 from grown.config import Recipe
 from grown.data.task import measure
+from grown.methods.plain import plain_groups
+from grown.train import loop
 from grown.train.batches import Batches
 from grown.train.loop import CapturedSteps, PlainSteps, Work
 from helpers import make_task, quick, shake
@@ -60,3 +62,39 @@ def test_a_captured_step_computes_the_plain_update(growing: bool, optimizer: str
         assert len(flips[0]) > 0
         seen = [{(flip["group"], *flip["opened"], "|", *flip["closed"]) for flip in found} for found in flips]
         assert seen[0] <= seen[1]
+
+
+def test_trainings_side_by_side_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of different lengths, some shorter than what runs before a capture; fewer lanes than trainings."""
+    monkeypatch.setattr(loop, "CapturedSteps", Imitated)
+    states: list[list[dict[str, torch.Tensor]]] = []
+    epochs: list[list[tuple[int, int]]] = []
+    for together in (False, True):
+        works: list[Work] = []
+        told: list[tuple[int, int]] = []
+        for number, (each, length) in enumerate([(4, 3), (40, 1), (12, 4), (24, 2)]):
+            recipe = Recipe(epochs=length, batch=8, rate=0.01, crop=1, precision="fp32")
+            task = make_task(f"t{number}", each=each)
+            torch.manual_seed(number)
+            network = grown.models.convnet(classes=3)
+            batches = Batches(task.train, measure(task.train), recipe, "cpu", number)
+
+            def tell(epoch: loop.Epoch, number: int = number, told: list[tuple[int, int]] = told) -> None:
+                told.append((number, epoch.number))
+
+            works.append(Work(network, plain_groups(network), batches, recipe, after_epoch=tell))
+        if together:
+            loop._side_by_side(works, 2)
+        else:
+            for work in works:
+                steps = PlainSteps(work)
+                work.network.train()
+                for epoch in range(1, work.recipe.epochs + 1):
+                    tell = work.after_epoch
+                    assert tell is not None
+                    tell(loop.Epoch(epoch, work.recipe.epochs, steps.epoch(epoch)))
+        states.append([work.network.state_dict() for work in works])
+        epochs.append(sorted(told))
+    assert epochs[0] == epochs[1]
+    for one, other in zip(*states, strict=True):
+        assert all(torch.allclose(other[key], value, atol=1e-5) for key, value in one.items())

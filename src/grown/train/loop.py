@@ -104,22 +104,27 @@ def fit_together(works: list[Work], lanes: int) -> None:
         for work in works:
             fit(work)
         return
-    waiting = list(works)
     device = works[0].batches.device
-    running: list[_Lane] = []
     with explained(works[0].recipe, device, lanes), _random_numbers(device, works[0].seed), _autotuned(True):
-        while waiting or running:
-            while waiting and len(running) < lanes:
-                torch.cuda.synchronize(device)  # kernels are timed and steps captured while nothing else runs
-                running += [lane for lane in [_Lane(waiting.pop(0))] if not lane.is_done]
+        _side_by_side(works, lanes)
+
+
+def _side_by_side(works: list[Work], lanes: int) -> None:
+    """So many trainings at a time, a step of each in turn."""
+    waiting = list(works)
+    running: list[_Lane] = []
+    while waiting or running:
+        while waiting and len(running) < lanes:
+            lane = _Lane(waiting.pop(0))
+            running += [] if lane.is_done else [lane]
+        for lane in running:
+            lane.begin()
+        for _ in range(max((lane.left for lane in running), default=0)):
             for lane in running:
-                lane.begin()
-            for _ in range(max((lane.left for lane in running), default=0)):
-                for lane in running:
-                    lane.advance()
-            for lane in running:
-                lane.end()
-            running = [lane for lane in running if not lane.is_done]
+                lane.advance()
+        for lane in running:
+            lane.end()
+        running = [lane for lane in running if not lane.is_done]
 
 
 class _Lane:
@@ -128,6 +133,8 @@ class _Lane:
     def __init__(self, work: Work) -> None:
         self.work = work
         work.network.train()
+        if work.batches.device.type == "cuda":
+            torch.cuda.synchronize()  # kernels are timed and steps captured while nothing else runs
         self.steps = CapturedSteps(work, shared=True)
         self.entry = journal.claim()
         self.number = 1 + go_on(self.steps, self.entry)
