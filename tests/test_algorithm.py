@@ -303,3 +303,18 @@ def test_a_refit_learns_from_all_data_once_the_held_out_part_has_decided(target:
     assert learner.stage is None
     with pytest.raises(ConfigError, match="refit"):
         quick(decide=0.5)
+
+
+def test_a_tasks_own_kernels_may_start_further_from_the_threshold() -> None:
+    learner = grown.Learner(grown.models.convnet(), quick(score_start=0.05, new_start=0.3, max_size=3.0))
+    stage = learner.open(make_task("t0"))
+    shake(stage, seed=0)
+    stage.commit()
+    stage = learner.open(make_task("t1"))
+    assert stage.expand()
+    for layer in stage.network.masked().values():
+        assert layer.scores is not None
+        assert bool(torch.isclose(layer.scores[layer.is_frozen], torch.tensor(0.05)).all())
+        assert bool(torch.isclose(layer.scores[~layer.is_frozen], torch.tensor(0.3)).all())
+        assert bool(layer.is_frozen.any())
+        assert not bool(layer.is_frozen.all())

@@ -92,6 +92,7 @@ class Config:
     mask: str = "hard"  # or "gumbel"
     soft_select: bool = False  # KSM's soft form: an unpicked kernel keeps a scaled real value
     score_start: float = 0.1  # scores start this far above the threshold
+    new_start: float | None = None  # the same for kernels that the task trains itself; as score_start if None
     gate_start: float = 0.005  # gates start this far above it (open) or below it (slim)
     gumbel_start: float = 3.0  # the same for Gumbel masks, which need room for their noise
     temperature: float = 1.0  # of the Gumbel masks at the start of a training
@@ -142,6 +143,8 @@ class Config:
         _choice("kernel_format", self.kernel_format, ("fp32", "bf16"))
         if self.soft_select and not self.select:
             raise ConfigError("soft_select needs select=True")
+        if self.new_start is not None:
+            _above("new_start", self.new_start, 0.0)
         for name in ("score_start", "gate_start", "gumbel_start", "temperature", "temperature_end"):
             _above(name, getattr(self, name), 0.0)
         for name in ("growth_weight", "density_weight"):

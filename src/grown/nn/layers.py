@@ -21,7 +21,8 @@ class MaskSettings:
     select: bool = True
     sparse: bool = True
     soft: bool = False
-    start: float = 0.02
+    start: float = 0.02  # where the scores of frozen kernels start
+    new_start: float = 0.02  # and of trainable ones
     noise: masks.Noise = field(default_factory=lambda: masks.Noise(1.0, 0.0))
 
 
@@ -48,7 +49,8 @@ class MaskedLayer(nn.Module):
         self.settings = settings
         bias = bool(node.attrs["bias"])
         self.bias = nn.Parameter(torch.zeros(kernels.shape[0])) if bias else None
-        self._lay_out(kernels, is_frozen, trainable, torch.full(is_frozen.shape, settings.start))
+        scores = torch.where(is_frozen, torch.tensor(settings.start), torch.tensor(settings.new_start))
+        self._lay_out(kernels, is_frozen, trainable, scores)
 
     def _lay_out(self, kernels: Tensor, is_frozen: Tensor, trainable: Tensor, scores: Tensor) -> None:
         """Divide the kernels between buffer and parameter, and say where a mask is learned."""
@@ -153,7 +155,7 @@ class MaskedLayer(nn.Module):
         is_frozen[at] = self.is_frozen
         trainable = torch.ones_like(is_frozen)
         trainable[at] = self.trainable
-        scores = torch.full(fresh.shape[:2], self.settings.start, device=fresh.device)
+        scores = torch.full(fresh.shape[:2], self.settings.new_start, device=fresh.device)
         if self.scores is not None:
             scores[at] = self.scores
         if self.bias is not None:

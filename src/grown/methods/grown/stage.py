@@ -70,12 +70,14 @@ class Stage:
     def _mask_settings(self) -> MaskSettings:
         config = self.learner.config
         gumbel = config.mask == "gumbel"
+        start = config.gumbel_start if gumbel else config.score_start
         return MaskSettings(
             kind=config.mask,
             select=config.select,
             sparse=config.sparse,
             soft=config.soft_select,
-            start=config.gumbel_start if gumbel else config.score_start,
+            start=start,
+            new_start=start if config.new_start is None else config.new_start,
             noise=Noise(config.temperature, 1.0 if gumbel else 0.0),
         )
 
