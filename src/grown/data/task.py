@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from grown import seeds
 from grown.errors import TaskError
 
 Pair = tuple[ArrayLike, ArrayLike]
+RESIDENT_BYTES = 2**31  # images of one part that take more than this are fetched when needed, and never all at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,24 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return tuple(self.images.shape[1:])
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images are in memory; else they are fetched when needed."""
+        return True
+
+    def fetch(self, which: Tensor) -> Tensor:
+        """These images."""
+        return self.images[which]
+
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All images in their order, so many at a time."""
+        yield from torch.split(self.images, size)
+
     def take(self, which: Tensor) -> Part:
         """Only these."""
         return Part(self.images[which], self.labels[which])
@@ -35,6 +54,66 @@ class Part:
     def to(self, device: torch.device | str) -> Part:
         """The same on another device."""
         return Part(self.images.to(device), self.labels.to(device))
+
+
+class Source(Protocol):
+    """Images (n, channels, height, width) that are somewhere else: an array in a mapped file, or a Dataset's."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, which: NDArray[np.int64]) -> NDArray[Any]: ...
+
+
+class Streamed(Part):
+    """A part whose images are fetched from their source when they are needed."""
+
+    def __init__(self, source: Source, labels: Tensor, rows: Tensor | None = None) -> None:
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "rows", torch.arange(len(labels)) if rows is None else rows)
+
+    source: Source
+    rows: Tensor  # which of the source's images
+
+    @property
+    def images(self) -> Tensor:
+        """All of them in memory, for who needs them so."""
+        return self.fetch(torch.arange(len(self)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return tuple(self.source.shape[1:])
+
+    @property
+    def resident(self) -> bool:
+        """They are not in memory."""
+        return False
+
+    def fetch(self, which: Tensor) -> Tensor:
+        """These images, on the CPU."""
+        return torch.from_numpy(self.source[self.rows[which.cpu()].numpy()])
+
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All images in their order, so many at a time."""
+        for which in torch.split(torch.arange(len(self)), size):
+            yield self.fetch(which)
+
+    def take(self, which: Tensor) -> Part:
+        """Only these."""
+        return Streamed(self.source, self.labels[which], self.rows[which])
+
+    def to(self, device: torch.device | str) -> Part:  # noqa: ARG002
+        """The same: they go to a device when they are fetched."""
+        return self
+
+
+def part_of(images: NDArray[Any], labels: Tensor) -> Part:
+    """A part of decoded images (n, channels, height, width); one in a mapped file stays there."""
+    if isinstance(images, np.memmap):
+        return Streamed(images, labels)
+    return Part(torch.from_numpy(images), labels)
 
 
 @dataclass(frozen=True)
@@ -64,8 +143,8 @@ class Task:
     def __init__(
         self,
         name: str,
-        train: Pair | Dataset[Any],
-        test: Pair | Dataset[Any],
+        train: Pair | Dataset[Any] | Part,
+        test: Pair | Dataset[Any] | Part,
         classes: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
@@ -78,10 +157,10 @@ class Task:
             raise TaskError(f"task {name!r}: a class is named twice in {list(names)}")
         for key, part in parts.items():
             _check_labels(name, key, part.labels, len(names))
-        if parts["train"].images.shape[1:] != parts["test"].images.shape[1:]:
+        if parts["train"].shape != parts["test"].shape:
             raise TaskError(
-                f"task {name!r}: train images are {list(parts['train'].images.shape[1:])}, "
-                f"test images {list(parts['test'].images.shape[1:])} (channels first)"
+                f"task {name!r}: train images are {list(parts['train'].shape)}, "
+                f"test images {list(parts['test'].shape)} (channels first)"
             )
         missing = set(range(len(names))) - set(parts["train"].labels.tolist())
         if missing:
@@ -94,7 +173,7 @@ class Task:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Channels first, without the batch axis."""
-        return tuple(self.train.images.shape[1:])
+        return self.train.shape
 
     def hold_out(self, fraction: float, seed: int) -> tuple[Part, Part]:
         """The training set as (what trains, what decides), each class divided alike."""
@@ -123,9 +202,13 @@ def measure(part: Part) -> Normalisation:
     return Normalisation(tuple(mean.float().tolist()), tuple(deviation.float().tolist()))
 
 
-def _part(task: str, key: str, data: Pair | Dataset[Any]) -> Part:
+def _part(task: str, key: str, data: Pair | Dataset[Any] | Part) -> Part:
     where = f"task {task!r}, {key}"
     labels: Any
+    if isinstance(data, Part):
+        if len(data) == 0:
+            raise TaskError(f"{where}: has no images")
+        return data
     if isinstance(data, Dataset):
         images, labels = _from_dataset(where, data)
     else:
