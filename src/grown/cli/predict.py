@@ -61,11 +61,11 @@ def predict_images(
             skip_broken,
             (lambda done: step("images", done, len(paths))) if step is not None else None,
         )
+        if len(broken) == len(paths):
+            raise FileError(f"none of these {len(paths)} images can be read, the first is {paths[0]}")
         if broken:
             tell(f"skipped {len(broken)} broken images: {', '.join(str(paths[number]) for number in broken)}")
     paths = [path for number, path in enumerate(paths) if number not in set(broken)]
-    if not paths:
-        raise FileError("none of these images can be read")
     batch = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
     tasks = infer(learner, batch, by, device) if task == AUTO else [task] * len(paths)
     rows = [
