@@ -3,8 +3,8 @@
     python benchmarks/mixed_batches.py [--device cuda] [--out FILE]
 
 VGG16-BN with pooling at half width, 20 tasks that each use three quarters of the kernels, batches of 256 images of
-32 x 32 pixels. A mixed batch holds all tasks, drawn; it is timed against a batch of one task, in turn, and the figure is
-the median of the ratios. Both go through `Learner.predict_mixed`, images in, probabilities out.
+32 x 32 pixels. A mixed batch holds all tasks, drawn; it is timed against a batch of one task, in turn, and the figure
+is the median of the ratios. Both go through `Learner.predict_mixed`, images in, probabilities out.
 """
 
 from __future__ import annotations

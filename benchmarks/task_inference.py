@@ -2,9 +2,9 @@
 
     python benchmarks/task_inference.py [--seeds 0 1 2] [--out FILE]
 
-Each seed learns the seven tasks as `grown run` does; then the test images of each task are asked of the whole model. Each
-upright digit is in two of the four upright tasks, which nothing can tell apart: "possible" is what an inference reaches
-that knows each image's digit and view. Unknown images for a task are those of another view, or of other digits.
+Each seed learns the seven tasks as `grown run` does; then the test images of each task are asked of the whole model.
+Each upright digit is in two of the four upright tasks, which nothing can tell apart: "possible" is what an inference
+reaches that knows each image's digit and view. Unknown images for a task are those of another view, or of other digits.
 """
 
 from __future__ import annotations

@@ -201,9 +201,11 @@ def test_decoded_images_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_bar_on_a_terminal_only(tmp_path: Path) -> None:
     small(tmp_path / "data", "a")
-    with (tmp_path / "screen").open("w") as file:
-        with decoding(Console(force_terminal=True, width=100, file=file)) as (tell, step):
-            grown.data.folder_stream(tmp_path / "data", tell=tell, step=step)
+    with (
+        (tmp_path / "screen").open("w") as file,
+        decoding(Console(force_terminal=True, width=100, file=file)) as (tell, step),
+    ):
+        grown.data.folder_stream(tmp_path / "data", tell=tell, step=step)
     assert "decoding a" in (tmp_path / "screen").read_text()
     with decoding(Console(file=sys.stdout)) as (_, nothing):
         assert nothing is None

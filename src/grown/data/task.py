@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from grown.errors import TaskError
 
 Pair = tuple[ArrayLike, ArrayLike]
 RESIDENT_BYTES = 2**31  # images of one part that take more than this are fetched when needed, and never all at once
+CHUNK = 250  # images that are fetched at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,15 +197,30 @@ class Task:
 
 def measure(part: Part) -> Normalisation:
     """The mean and deviation of each channel; a constant channel is left at its scale."""
-    images = part.images.double()
-    over = [0, *range(2, images.ndim)]
-    mean, deviation = images.mean(over), images.std(over, correction=0)
+    over = [0, *range(2, len(part.shape) + 1)]
+    if part.resident:
+        images = part.images.double()
+        mean, deviation = images.mean(over), images.std(over, correction=0)
+    else:
+        mean, deviation = _moments(part, over)
     deviation = torch.where(deviation < 1e-6, torch.ones_like(deviation), deviation)
     return Normalisation(tuple(mean.float().tolist()), tuple(deviation.float().tolist()))
 
 
+def _moments(part: Part, over: list[int]) -> tuple[Tensor, Tensor]:
+    """The same a few images at a time: sums of bytes are exact, whatever their order."""
+    total = squares = torch.zeros((), dtype=torch.float64)
+    for images in part.chunks(CHUNK):
+        values = images.double()
+        total, squares = total + values.sum(over), squares + values.square().sum(over)
+    count = len(part) * math.prod(part.shape[1:])
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp_min(0.0).sqrt()
+
+
 def _part(task: str, key: str, data: Pair | Dataset[Any] | Part) -> Part:
     where = f"task {task!r}, {key}"
+    images: Tensor | Source
     labels: Any
     if isinstance(data, Part):
         if len(data) == 0:
@@ -220,11 +237,13 @@ def _part(task: str, key: str, data: Pair | Dataset[Any] | Part) -> Part:
     answers: NDArray[Any] = np.asarray(labels)
     if answers.ndim != 1 or answers.dtype.kind not in "iu":
         raise TaskError(f"{where}: labels are whole numbers in one row, but got {answers.dtype} {list(answers.shape)}")
-    if len(answers) != len(images):
-        raise TaskError(f"{where}: {len(images)} images, but {len(answers)} labels")
-    if len(images) == 0:
+    count = images.shape[0]
+    if len(answers) != count:
+        raise TaskError(f"{where}: {count} images, but {len(answers)} labels")
+    if count == 0:
         raise TaskError(f"{where}: has no images")
-    return Part(images, torch.from_numpy(answers.astype(np.int64)))
+    found = torch.from_numpy(answers.astype(np.int64))
+    return Part(images, found) if isinstance(images, Tensor) else Streamed(images, found)
 
 
 def _images(where: str, data: ArrayLike) -> Tensor:
@@ -245,18 +264,45 @@ def _images(where: str, data: ArrayLike) -> Tensor:
     return tensor.permute(0, 3, 1, 2).contiguous() if tensor.ndim == 4 else tensor
 
 
-def _from_dataset(where: str, data: Dataset[Any]) -> tuple[Tensor, list[int]]:
-    """Read a map-style Dataset whole; image tensors are channels first, everything else channels last."""
+class _Items:
+    """A map-style Dataset's images, read when they are asked for; it must answer the same each time."""
+
+    def __init__(self, where: str, data: Dataset[Any], count: int) -> None:
+        self._where, self._data = where, data
+        self.shape = (count, *self[np.arange(1)].shape[1:])
+
+    def __getitem__(self, which: NDArray[np.int64]) -> NDArray[Any]:
+        rows = [_item(self._data, int(number))[0] for number in which]
+        found: NDArray[Any] = _images(self._where, np.stack(rows)).numpy()
+        return found
+
+
+def _item(data: Dataset[Any], number: int) -> tuple[NDArray[Any], int]:
+    """An image, channels last, and its label; image tensors are channels first, everything else channels last."""
+    image, label = data[number]
+    if isinstance(image, Tensor) and image.ndim == 3:
+        image = image.permute(1, 2, 0)
+    return np.asarray(image), int(label)
+
+
+def _from_dataset(where: str, data: Dataset[Any]) -> tuple[Tensor | Source, list[int]]:
+    """Read a map-style Dataset once: its labels, and its images too if they are not too large to stay in memory."""
     size = len(data)  # type: ignore[arg-type]
-    rows, labels = [], []
-    for index in range(size):
-        image, label = data[index]
-        if isinstance(image, Tensor) and image.ndim == 3:
-            image = image.permute(1, 2, 0)
-        rows.append(np.asarray(image))
-        labels.append(int(label))
-    if len({row.shape for row in rows}) > 1:
-        raise TaskError(f"{where}: images of different shapes {sorted({row.shape for row in rows})[:3]}")
+    rows: list[NDArray[Any]] = []
+    labels, shapes, stored = [], set(), 0
+    for number in range(size):
+        image, label = _item(data, number)
+        labels.append(label)
+        shapes.add(image.shape)
+        stored += image.size * (1 if image.dtype == np.uint8 else 4)
+        if stored <= RESIDENT_BYTES:
+            rows.append(image)
+        else:
+            rows.clear()
+    if len(shapes) > 1:
+        raise TaskError(f"{where}: images of different shapes {sorted(shapes)[:3]}")
+    if stored > RESIDENT_BYTES:
+        return _Items(where, data, size), labels
     return _images(where, np.stack(rows) if rows else np.zeros((0, 1))), labels
 
 

@@ -25,9 +25,7 @@ class Score:
 def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     """The network's answers, on the CPU."""
     with evaluating(network), torch.inference_mode():
-        answers = [
-            network(normalise(images.to(device))).float().cpu() for images in torch.split(part.images, EVALUATION_BATCH)
-        ]
+        answers = [network(normalise(images.to(device))).float().cpu() for images in part.chunks(EVALUATION_BATCH)]
     return torch.cat(answers)
 
 
