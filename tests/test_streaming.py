@@ -107,7 +107,7 @@ from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
 
 torch.set_num_threads(1)
-count, limit = 60_000, 48 * 2**20
+count, limit = 60_000, 96 * 2**20
 network = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(48, 2))
 recipe = Recipe(batch=250, crop=2, flip=True)
 
