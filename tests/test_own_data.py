@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,10 +17,10 @@ from PIL import Image
 from rich.console import Console
 
 import grown
-from grown.bench.runner import Request, run
+from grown.bench.runner import Request, resume, run
 from grown.cli.decoding import decoding
 from grown.data import cache, folders, images
-from grown.errors import FileError, TaskError
+from grown.errors import FileError, Stopped, TaskError
 from grown.io import container
 from grown.methods.verify import verify
 from helpers import Branchy, call, make_task, quick
@@ -218,6 +219,8 @@ def test_broken_images_are_named_and_skipped_only_if_asked(
     small(tmp_path / "data", "a", each=8)
     broken = tmp_path / "data" / "a" / "c1" / "003.png"
     broken.write_bytes(broken.read_bytes()[:40])
+    (tmp_path / "data" / "a" / "c1" / "004.png").unlink()
+    (tmp_path / "data" / "a" / "c1" / "004.png").symlink_to("absent")
     (tmp_path / "data" / "a" / "c1" / "notes.txt").write_text("mine")
     write(tmp_path / "data" / "a" / "c0" / "bomb.png", Image.new("1", (9000, 9000)))
     arguments = ("run", "folder:data", "--epochs", "1", "--threads", "1", "--target", "0", "--out", "R")
@@ -233,7 +236,7 @@ def test_broken_images_are_named_and_skipped_only_if_asked(
             (tmp_path / named).unlink()
     assert call(*arguments, "--skip-broken") == 0
     text = capsys.readouterr().out
-    assert "skipped 1 broken images: data/a/c1/003.png" in text
+    assert "skipped 2 broken images: data/a/c1/003.png, data/a/c1/004.png" in text
     assert "1 files are not named like images" in text
     assert call(*arguments) == 2  # the cache does not make it whole
     assert "003.png: not a readable image" in capsys.readouterr().err
@@ -316,6 +319,20 @@ def test_a_run_over_a_folder_goes_on_from_anywhere(tmp_path: Path, monkeypatch: 
     _, folder = run(request, events.append)
     assert str(folder) == "runs/folder-data-grown-seed0"
     assert events[0]["text"].startswith("images become 9 x 9")
+
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["event"] == "tested":
+            raise KeyboardInterrupt
+
+    small(tmp_path / "data", "b", each=8)
+    whole, _ = run(dataclasses.replace(request, out=tmp_path / "whole"))
+    with pytest.raises(Stopped, match="--resume"):
+        run(dataclasses.replace(request, out=tmp_path / "part"), interrupt)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    rest, _ = resume(tmp_path / "part", root=tmp_path / "moved")
+    assert [task["test"] for task in rest["tasks"]] == [task["test"] for task in whole["tasks"]]
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "part")]
+    assert models[0] == models[1]
 
 
 def test_what_cannot_be_added_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grown.data.images import Shape, decode, decode_all
-from grown.errors import FileError
 
 FOLDER = ".grown-cache"
 LAYOUT = 1  # another number here makes every cache be written anew
@@ -73,10 +72,10 @@ def _key(paths: list[Path], root: Path, shape: Shape) -> str:
     key = hashlib.sha256(json.dumps([LAYOUT, *shape]).encode())
     for path in paths:
         try:
-            found = path.stat()
-        except OSError as error:
-            raise FileError(f"{path}: cannot be read ({error.strerror or error})") from error
-        key.update(os.fsencode(path.relative_to(root)) + f"\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+            state = (path.stat().st_size, path.stat().st_mtime_ns)
+        except OSError:  # it is named when it is decoded
+            state = (-1, -1)
+        key.update(os.fsencode(path.relative_to(root)) + f"\0{state[0]}\0{state[1]}\0".encode())
     return key.hexdigest()
 
 
