@@ -62,6 +62,8 @@ def make(kind: str) -> grown.Learner:
             stage.expand()
         shake(stage, seed=number)
         stage.commit(target=50.0)
+        if kind == "features":
+            learner.remember(stage.task)
     return learner
 
 
@@ -69,7 +71,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = HERE / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
-    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint"):
+    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features"):
         name = f"v{MODEL.version}-{kind}.safetensors"
         if (HERE / name).exists():  # a golden file is never written again
             continue

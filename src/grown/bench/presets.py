@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from grown.config import Config, Recipe
+from grown.data.folders import PREFIX
 from grown.errors import unknown
 
 FAST = Recipe(
@@ -87,11 +88,19 @@ BENCHMARKS: dict[str, Benchmark] = {
         config=Config(seed_size=0.5, max_size=1.5, holdout=0.2, margin=1.0),
         about="CIFAR-100's classes in 10 tasks of 10, by their number",
     ),
+    f"{PREFIX}PATH": Benchmark(
+        backbone="convnet",
+        recipe="small",
+        config=Config(margin=1.0, expansions=2),
+        about="your own images: PATH/<task>/<class>/<image>, or PATH/<task>/<train|test>/<class>/<image>",
+    ),
 }
 
 
 def benchmark(name: str) -> Benchmark:
     """A benchmark's preset by its name."""
+    if name.startswith(PREFIX):
+        return BENCHMARKS[f"{PREFIX}PATH"]
     if name not in BENCHMARKS:
         raise unknown("benchmark", name, BENCHMARKS)
     return BENCHMARKS[name]

@@ -102,7 +102,7 @@ def data_digests(tasks: list[Task]) -> list[str]:
     for task in tasks:
         digest = hashlib.sha256(task.name.encode())
         for part in (task.train, task.test):
-            for tensor in (part.images, part.labels):
+            for tensor in (*part.chunks(1000), part.labels):
                 digest.update(tensor.contiguous().numpy().data)
         found.append(digest.hexdigest()[:16])
     return found

@@ -17,6 +17,7 @@ from grown import data, metrics
 from grown.bench import folder, presets
 from grown.bench import resume as resuming
 from grown.config import Config, Recipe, Target
+from grown.data.folders import PREFIX, Step, Tell, folder_stream
 from grown.errors import ConfigError, FileError, GrownError, Stopped, unknown
 from grown.io import lock
 from grown.io.journal import Journal
@@ -49,11 +50,20 @@ class Request:
     out: Path | None = None
     label: str = "default"
     settings: tuple[str, ...] = ()  # NAME=VALUE, of Config or of its recipe
+    image_size: int | None = None  # of folder:PATH alone, as is the next
+    skip_broken: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """Where one's own images lie, if it is they that are learned."""
+        return Path(self.benchmark.removeprefix(PREFIX)) if self.benchmark.startswith(PREFIX) else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; the data's path as it holds from any folder."""
         found = dataclasses.asdict(dataclasses.replace(self, out=None))
         found["data"] = str(self.data.resolve()) if self.data is not None else None
+        if self.folder is not None:
+            found["benchmark"] = f"{PREFIX}{self.folder.resolve()}"
         found["target"] = str(self.target) if isinstance(self.target, Path) else self.target
         return found
 
@@ -84,10 +94,12 @@ class _Plan:
     threads: int  # of PyTorch on the CPU, as the run began
 
 
-def run(request: Request, observer: Observer | None = None) -> tuple[dict[str, Any], Path]:
-    """Learn the stream; returns the result and its folder."""
-    plan = _understand(request)
-    where = folder.claim(request.out, request.benchmark, request.method, request.seed)
+def run(
+    request: Request, observer: Observer | None = None, tasks: list[data.Task] | None = None
+) -> tuple[dict[str, Any], Path]:
+    """Learn the stream; returns the result and its folder. `tasks` are the stream's, if they were read already."""
+    plan = _understand(request, observer=observer, tasks=tasks)
+    where = folder.claim(request.out, plan.about["benchmark"].replace(":", "-"), request.method, request.seed)
     try:
         folder.write_json(
             where / "run.json",
@@ -123,10 +135,11 @@ def resume(where: Path, observer: Observer | None = None, root: Path | None = No
         except (KeyError, TypeError) as error:
             raise FileError(f"{where / 'run.json'} does not say what was asked for; this run cannot go on") from error
         if root is not None:
-            request = dataclasses.replace(request, data=root)
+            moved = {"data": root} if request.folder is None else {"benchmark": f"{PREFIX}{root}"}
+            request = dataclasses.replace(request, **moved)
         if about.get("versions") != folder.versions() and observer is not None:
             observer({"event": "note", "text": "other versions than the run began with: its last bits may differ"})
-        plan = _understand(request, about.get("threads"))
+        plan = _understand(request, about.get("threads"), observer)
         if about.get("data") != resuming.data_digests(plan.tasks):
             raise FileError(f"the data of {request.benchmark} are not those that the run in {where} began with")
         progress = resuming.Progress.read(where)
@@ -142,11 +155,34 @@ def resume(where: Path, observer: Observer | None = None, root: Path | None = No
     return _go(plan, where, progress, observer), where
 
 
-def _understand(request: Request, threads: int | None = None) -> _Plan:
+def read_tasks(request: Request, tell: Tell | None = None, step: Step | None = None) -> list[data.Task]:
+    """The stream that is asked for; of one's own images it is told what they become, and how far the decoding is."""
+    if request.folder is None:
+        if request.image_size is not None or request.skip_broken:
+            raise ConfigError(f"--image-size and --skip-broken are for {PREFIX}PATH, not for {request.benchmark!r}")
+        return data.stream(request.benchmark, request.data)
+    if request.data is not None:
+        raise ConfigError(f"--data is not for {PREFIX}PATH, which says itself where the images lie")
+    configure(request, presets.benchmark(request.benchmark))  # nothing is decoded for a request that is wrong
+    method(request.method)
+    return folder_stream(request.folder, request.image_size, skip_broken=request.skip_broken, tell=tell, step=step)
+
+
+def _understand(
+    request: Request,
+    threads: int | None = None,
+    observer: Observer | None = None,
+    tasks: list[data.Task] | None = None,
+) -> _Plan:
     preset = presets.benchmark(request.benchmark)
     config = configure(request, preset)
     make = method(request.method)
-    tasks = data.stream(request.benchmark, request.data)
+
+    def tell(text: str) -> None:
+        if observer is not None:
+            observer({"event": "note", "text": text})
+
+    tasks = tasks if tasks is not None else read_tasks(request, tell)
     if request.tasks is not None:
         if not 1 <= request.tasks <= len(tasks):
             raise ConfigError(f"--tasks must lie between 1 and {len(tasks)}, but got {request.tasks}")
@@ -160,7 +196,7 @@ def _understand(request: Request, threads: int | None = None) -> _Plan:
         base_parameters=preset.base_parameters or _base(make, name, shape, request, config),
     )
     about = {
-        "benchmark": request.benchmark,
+        "benchmark": f"{PREFIX}{request.folder.resolve().name}" if request.folder is not None else request.benchmark,
         "method": request.method,
         "label": request.label,
         "backbone": name,

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from grown.cli.add import add_task
 from grown.cli.data import show_data
 from grown.cli.diff import apply_delta, diff_models
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
+from grown.cli.predict import predict_images
 from grown.cli.remove import remove_task
 from grown.cli.run import run
 from grown.cli.verify import verify_model
@@ -26,6 +28,8 @@ app.command("run")(run)
 app.command("list")(list_choices)
 app.command("inspect")(inspect_model)
 app.command("verify")(verify_model)
+app.command("add")(add_task)
+app.command("predict")(predict_images)
 app.command("remove")(remove_task)
 app.command("diff")(diff_models)
 app.command("apply")(apply_delta)

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from grown.bench.runner import Request
+from grown.bench.runner import Request, read_tasks
 from grown.bench.runner import resume as resume_run
 from grown.bench.runner import run as run_request
+from grown.cli.decoding import decoding
 from grown.config import Target
 from grown.errors import ConfigError
 from grown.report.progress import view_for
@@ -37,6 +38,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder; must not exist yet.")] = None,
     label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="folder:PATH: the side of the images in pixels; else as the first task's are.")
+    ] = None,
+    skip_broken: Annotated[bool, typer.Option(help="folder:PATH: leave out images that cannot be read.")] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
     ] = None,
@@ -60,11 +65,17 @@ def run(
         out=out,
         label=label,
         settings=tuple(settings or ()),
+        image_size=image_size,
+        skip_broken=skip_broken,
     )
     if resume is not None and dataclasses.replace(request, data=None) != Request():
         raise ConfigError("--resume goes on with what the run was asked for; only --data may be given beside it")
+    found = None
+    if resume is None and request.folder is not None:
+        with decoding(console) as (tell, step):
+            found = read_tasks(request, tell, step)
     with view_for(console) as view:
-        result, folder = run_request(request, view) if resume is None else resume_run(resume, view, data)
+        result, folder = run_request(request, view, found) if resume is None else resume_run(resume, view, data)
     print_result(console, result)
     console.print(f"run folder: {folder}", soft_wrap=True, markup=False, highlight=False)
 

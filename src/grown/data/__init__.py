@@ -7,6 +7,7 @@ from pathlib import Path
 
 from grown.data import cifar100
 from grown.data.digits import digits_stream
+from grown.data.folders import PREFIX, folder_stream
 from grown.data.task import Normalisation, Part, Task
 from grown.errors import unknown
 
@@ -18,9 +19,14 @@ STREAMS: dict[str, Callable[[str | Path | None], list[Task]]] = {
 
 
 def stream(name: str, root: str | Path | None = None) -> list[Task]:
-    """A benchmark's tasks in their order, by its name; `root` is where its data lies, if it does not ship."""
+    """A benchmark's tasks in their order, by its name; `root` is where its data lies, if it does not ship.
+
+    `folder:PATH` is a folder of one's own images; `folder_stream` has more to choose.
+    """
+    if name.startswith(PREFIX):
+        return folder_stream(name.removeprefix(PREFIX))
     if name not in STREAMS:
-        raise unknown("benchmark", name, STREAMS)
+        raise unknown("benchmark", name, (*STREAMS, f"{PREFIX}PATH"))
     return STREAMS[name](root)
 
 
@@ -37,4 +43,4 @@ def describe(name: str, root: str | Path | None = None) -> list[str]:
     return SETS[name](root)
 
 
-__all__ = ["STREAMS", "Normalisation", "Part", "Task", "describe", "stream"]
+__all__ = ["STREAMS", "Normalisation", "Part", "Task", "describe", "folder_stream", "stream"]

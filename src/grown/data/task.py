@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from grown import seeds
 from grown.errors import TaskError
 
 Pair = tuple[ArrayLike, ArrayLike]
+RESIDENT_BYTES = 2**31  # images of one part that take more than this are fetched when needed, and never all at once
+CHUNK = 250  # images that are fetched at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,24 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return tuple(self.images.shape[1:])
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images are in memory; else they are fetched when needed."""
+        return True
+
+    def fetch(self, which: Tensor) -> Tensor:
+        """These images."""
+        return self.images[which]
+
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All images in their order, so many at a time."""
+        yield from torch.split(self.images, size)
+
     def take(self, which: Tensor) -> Part:
         """Only these."""
         return Part(self.images[which], self.labels[which])
@@ -35,6 +56,66 @@ class Part:
     def to(self, device: torch.device | str) -> Part:
         """The same on another device."""
         return Part(self.images.to(device), self.labels.to(device))
+
+
+class Source(Protocol):
+    """Images (n, channels, height, width) that are somewhere else: an array in a mapped file, or a Dataset's."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, which: NDArray[np.int64]) -> NDArray[Any]: ...
+
+
+class Streamed(Part):
+    """A part whose images are fetched from their source when they are needed."""
+
+    def __init__(self, source: Source, labels: Tensor, rows: Tensor | None = None) -> None:
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "rows", torch.arange(len(labels)) if rows is None else rows)
+
+    source: Source
+    rows: Tensor  # which of the source's images
+
+    @property
+    def images(self) -> Tensor:
+        """All of them in memory, for who needs them so."""
+        return self.fetch(torch.arange(len(self)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return tuple(self.source.shape[1:])
+
+    @property
+    def resident(self) -> bool:
+        """They are not in memory."""
+        return False
+
+    def fetch(self, which: Tensor) -> Tensor:
+        """These images, on the CPU."""
+        return torch.from_numpy(self.source[self.rows[which.cpu()].numpy()])
+
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All images in their order, so many at a time."""
+        for which in torch.split(torch.arange(len(self)), size):
+            yield self.fetch(which)
+
+    def take(self, which: Tensor) -> Part:
+        """Only these."""
+        return Streamed(self.source, self.labels[which], self.rows[which])
+
+    def to(self, device: torch.device | str) -> Part:  # noqa: ARG002
+        """The same: they go to a device when they are fetched."""
+        return self
+
+
+def part_of(images: NDArray[Any], labels: Tensor) -> Part:
+    """A part of decoded images (n, channels, height, width); one in a mapped file stays there."""
+    if isinstance(images, np.memmap):
+        return Streamed(images, labels)
+    return Part(torch.from_numpy(images), labels)
 
 
 @dataclass(frozen=True)
@@ -64,8 +145,8 @@ class Task:
     def __init__(
         self,
         name: str,
-        train: Pair | Dataset[Any],
-        test: Pair | Dataset[Any],
+        train: Pair | Dataset[Any] | Part,
+        test: Pair | Dataset[Any] | Part,
         classes: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
@@ -78,10 +159,10 @@ class Task:
             raise TaskError(f"task {name!r}: a class is named twice in {list(names)}")
         for key, part in parts.items():
             _check_labels(name, key, part.labels, len(names))
-        if parts["train"].images.shape[1:] != parts["test"].images.shape[1:]:
+        if parts["train"].shape != parts["test"].shape:
             raise TaskError(
-                f"task {name!r}: train images are {list(parts['train'].images.shape[1:])}, "
-                f"test images {list(parts['test'].images.shape[1:])} (channels first)"
+                f"task {name!r}: train images are {list(parts['train'].shape)}, "
+                f"test images {list(parts['test'].shape)} (channels first)"
             )
         missing = set(range(len(names))) - set(parts["train"].labels.tolist())
         if missing:
@@ -94,7 +175,7 @@ class Task:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Channels first, without the batch axis."""
-        return tuple(self.train.images.shape[1:])
+        return self.train.shape
 
     def hold_out(self, fraction: float, seed: int) -> tuple[Part, Part]:
         """The training set as (what trains, what decides), each class divided alike."""
@@ -116,16 +197,35 @@ class Task:
 
 def measure(part: Part) -> Normalisation:
     """The mean and deviation of each channel; a constant channel is left at its scale."""
-    images = part.images.double()
-    over = [0, *range(2, images.ndim)]
-    mean, deviation = images.mean(over), images.std(over, correction=0)
+    over = [0, *range(2, len(part.shape) + 1)]
+    if part.resident:
+        images = part.images.double()
+        mean, deviation = images.mean(over), images.std(over, correction=0)
+    else:
+        mean, deviation = _moments(part, over)
     deviation = torch.where(deviation < 1e-6, torch.ones_like(deviation), deviation)
     return Normalisation(tuple(mean.float().tolist()), tuple(deviation.float().tolist()))
 
 
-def _part(task: str, key: str, data: Pair | Dataset[Any]) -> Part:
+def _moments(part: Part, over: list[int]) -> tuple[Tensor, Tensor]:
+    """The same a few images at a time: sums of bytes are exact, whatever their order."""
+    total = squares = torch.zeros((), dtype=torch.float64)
+    for images in part.chunks(CHUNK):
+        values = images.double()
+        total, squares = total + values.sum(over), squares + values.square().sum(over)
+    count = len(part) * math.prod(part.shape[1:])
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp_min(0.0).sqrt()
+
+
+def _part(task: str, key: str, data: Pair | Dataset[Any] | Part) -> Part:
     where = f"task {task!r}, {key}"
+    images: Tensor | Source
     labels: Any
+    if isinstance(data, Part):
+        if len(data) == 0:
+            raise TaskError(f"{where}: has no images")
+        return data
     if isinstance(data, Dataset):
         images, labels = _from_dataset(where, data)
     else:
@@ -137,11 +237,13 @@ def _part(task: str, key: str, data: Pair | Dataset[Any]) -> Part:
     answers: NDArray[Any] = np.asarray(labels)
     if answers.ndim != 1 or answers.dtype.kind not in "iu":
         raise TaskError(f"{where}: labels are whole numbers in one row, but got {answers.dtype} {list(answers.shape)}")
-    if len(answers) != len(images):
-        raise TaskError(f"{where}: {len(images)} images, but {len(answers)} labels")
-    if len(images) == 0:
+    count = images.shape[0]
+    if len(answers) != count:
+        raise TaskError(f"{where}: {count} images, but {len(answers)} labels")
+    if count == 0:
         raise TaskError(f"{where}: has no images")
-    return Part(images, torch.from_numpy(answers.astype(np.int64)))
+    found = torch.from_numpy(answers.astype(np.int64))
+    return Part(images, found) if isinstance(images, Tensor) else Streamed(images, found)
 
 
 def _images(where: str, data: ArrayLike) -> Tensor:
@@ -162,18 +264,45 @@ def _images(where: str, data: ArrayLike) -> Tensor:
     return tensor.permute(0, 3, 1, 2).contiguous() if tensor.ndim == 4 else tensor
 
 
-def _from_dataset(where: str, data: Dataset[Any]) -> tuple[Tensor, list[int]]:
-    """Read a map-style Dataset whole; image tensors are channels first, everything else channels last."""
+class _Items:
+    """A map-style Dataset's images, read when they are asked for; it must answer the same each time."""
+
+    def __init__(self, where: str, data: Dataset[Any], count: int) -> None:
+        self._where, self._data = where, data
+        self.shape = (count, *self[np.arange(1)].shape[1:])
+
+    def __getitem__(self, which: NDArray[np.int64]) -> NDArray[Any]:
+        rows = [_item(self._data, int(number))[0] for number in which]
+        found: NDArray[Any] = _images(self._where, np.stack(rows)).numpy()
+        return found
+
+
+def _item(data: Dataset[Any], number: int) -> tuple[NDArray[Any], int]:
+    """An image, channels last, and its label; image tensors are channels first, everything else channels last."""
+    image, label = data[number]
+    if isinstance(image, Tensor) and image.ndim == 3:
+        image = image.permute(1, 2, 0)
+    return np.asarray(image), int(label)
+
+
+def _from_dataset(where: str, data: Dataset[Any]) -> tuple[Tensor | Source, list[int]]:
+    """Read a map-style Dataset once: its labels, and its images too if they are not too large to stay in memory."""
     size = len(data)  # type: ignore[arg-type]
-    rows, labels = [], []
-    for index in range(size):
-        image, label = data[index]
-        if isinstance(image, Tensor) and image.ndim == 3:
-            image = image.permute(1, 2, 0)
-        rows.append(np.asarray(image))
-        labels.append(int(label))
-    if len({row.shape for row in rows}) > 1:
-        raise TaskError(f"{where}: images of different shapes {sorted({row.shape for row in rows})[:3]}")
+    rows: list[NDArray[Any]] = []
+    labels, shapes, stored = [], set(), 0
+    for number in range(size):
+        image, label = _item(data, number)
+        labels.append(label)
+        shapes.add(image.shape)
+        stored += image.size * (1 if image.dtype == np.uint8 else 4)
+        if stored <= RESIDENT_BYTES:
+            rows.append(image)
+        else:
+            rows.clear()
+    if len(shapes) > 1:
+        raise TaskError(f"{where}: images of different shapes {sorted(shapes)[:3]}")
+    if stored > RESIDENT_BYTES:
+        return _Items(where, data, size), labels
     return _images(where, np.stack(rows) if rows else np.zeros((0, 1))), labels
 
 

@@ -1,5 +1,7 @@
 """A part of a task on the device as uint8, shuffled and augmented there, whole batches at a time.
 
+A part that is too large to be in memory is fetched batch by batch instead, with the same result.
+
 What an epoch does to each image is drawn beforehand, on the CPU, from the seed and the epoch's number alone: the same
 on every device, and nothing to remember when a run is resumed. The device then only computes.
 """
@@ -21,6 +23,7 @@ from grown.train import policy, turns
 
 EVALUATION_BATCH = 250  # fixed: another batch size may change the last bits
 UNUSED = 10**6  # epochs from here on are not trained on
+MIXING = ("partner", "mixed", "box", "blend")
 
 
 @dataclass(frozen=True)
@@ -46,20 +49,24 @@ class Batches:
         self.count = len(part)
         self._seed = seeds.derive(seed, "batches", *purpose)
         self._labels = part.labels.to(self.device)
-        self._is_image = part.images.ndim == 4
-        images = part.images.to(self.device)
+        self._is_image = len(part.shape) == 3
+        self.resident = part.resident
         if self._is_image:
-            pad = recipe.crop
-            images = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1).contiguous()  # (n, h, w, c)
-            self._height, self._width = part.images.shape[2:]
+            self._height, self._width = part.shape[1:]
             self._rows = torch.arange(self._height, device=self.device)
             self._columns = torch.arange(self._width, device=self.device)
         if recipe.turns and not (self._is_image and self._height == self._width):
             raise ConfigError("rotation labels (turns) need square images")
-        self._images = images
+        self._part = part
+        self._images = self._laid_out(part.images) if self.resident else None
         self._mean = torch.tensor(normalise.mean, device=self.device)
         self._deviation = torch.tensor(normalise.deviation, device=self.device)
         self._plan: dict[str, Tensor] = {}
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        """On the device, padded for crops, channels last (n, h, w, c)."""
+        images, pad = images.to(self.device), self.recipe.crop
+        return F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1).contiguous() if self._is_image else images
 
     def begin(self, epoch: int) -> None:
         """Draw what this epoch does; epochs count from 1."""
@@ -123,9 +130,12 @@ class Batches:
     def _compute(self, plan: dict[str, Tensor]) -> Batch:
         which = plan["order"]
         labels = self._labels[which]
+        images = self._images
+        if images is None:
+            images, which = self._laid_out(self._part.fetch(which)), torch.arange(len(which), device=self.device)
         if not self._is_image:
-            return Batch((self._images[which].float() - self._mean) / self._deviation, labels)
-        images = self._windows(which, plan)
+            return Batch((images[which].float() - self._mean) / self._deviation, labels)
+        images = self._windows(images, which, plan)
         if "operation" in plan:
             images = policy.apply(images, plan["operation"], plan["strength"])
         x = (images.float() - self._mean) / self._deviation  # (n, h, w, c)
@@ -145,14 +155,14 @@ class Batches:
         x = x.permute(0, 3, 1, 2)  # channels first in shape, last in memory
         return Batch(x if self.device.type == "cuda" else x.contiguous(), labels, others, share)
 
-    def _windows(self, which: Tensor, plan: dict[str, Tensor]) -> Tensor:
+    def _windows(self, images: Tensor, which: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """Cropped and flipped images (n, h, w, c), fetched in one go."""
         rows, columns = self._rows[None, :], self._columns[None, :]
         if "flip" in plan:
             columns = torch.where(plan["flip"][:, None], self._width - 1 - columns, columns)
         if "shift" in plan:
             rows, columns = rows + plan["shift"][:, :1], columns + plan["shift"][:, 1:]
-        return self._images[which[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return images[which[:, None, None], rows[:, :, None], columns[:, None, :]]
 
     def _outside(self, hole: Tensor) -> Tensor:
         half = self.recipe.cutout / 2
@@ -169,6 +179,20 @@ class Batches:
         """Augmented inputs alone, for the statistics of norms: not mixed, from epochs that no training has."""
         for epoch in range(UNUSED, UNUSED + epochs):
             self.begin(epoch)
-            x = self.whole().x
-            count = len(x) // EVALUATION_BATCH * EVALUATION_BATCH or len(x)
-            yield from torch.split(x[:count], EVALUATION_BATCH)  # of one size, which evaluation has too
+            total = self.steps * self.size * (turns.TURNS if self.recipe.turns else 1)
+            left = total // EVALUATION_BATCH * EVALUATION_BATCH or total
+            for piece in self._pieces():
+                if left == 0:
+                    break
+                x = piece.x[:left]
+                left -= len(x)
+                yield from torch.split(x, EVALUATION_BATCH)  # of one size, which evaluation has too
+
+    def _pieces(self) -> Iterator[Batch]:
+        """All batches of an epoch that mixes nothing: together, or a few images at a time where they are fetched."""
+        if self.resident:
+            yield self.whole()
+            return
+        plan = {name: values.flatten(0, 1) for name, values in self._plan.items() if name not in MIXING}
+        for start in range(0, self.steps * self.size, EVALUATION_BATCH):
+            yield self._compute({name: values[start : start + EVALUATION_BATCH] for name, values in plan.items()})

@@ -24,11 +24,17 @@ class Score:
 
 def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     """The network's answers, on the CPU."""
+    answers, done = torch.empty(0), 0
     with evaluating(network), torch.inference_mode():
-        answers = [
-            network(normalise(images.to(device))).float().cpu() for images in torch.split(part.images, EVALUATION_BATCH)
-        ]
-    return torch.cat(answers)
+        for images in part.chunks(EVALUATION_BATCH):
+            found = network(normalise(images.to(device))).float().cpu()
+            if (
+                done == 0
+            ):  # one piece of memory: many small ones between large ones would keep those from being used again
+                answers = torch.empty(len(part), *found.shape[1:])
+            answers[done : done + len(found)] = found
+            done += len(found)
+    return answers.clone()
 
 
 def evaluate(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Score:

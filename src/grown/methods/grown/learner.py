@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from grown.io.size import measure
 from grown.io.state import Size, State
 from grown.methods import check
 from grown.methods.base import Observer, TaskReport, check_fits
-from grown.methods.grown import algorithm, record
+from grown.methods.grown import algorithm, inference, record
 from grown.methods.grown.stage import Stage
 from grown.methods.grown.target import Targets
 from grown.nn import bits, trace
@@ -62,6 +64,7 @@ class Learner:
         self.observer = observer
         self.targets = Targets(self)
         self.next_number = 1
+        self._ready: dict[tuple[str, str], tuple[record.Record, nn.Module]] = {}
         self._given_base = base_parameters
         self._keep = Path(keep) if keep is not None else None
         if self._keep is not None:
@@ -95,14 +98,28 @@ class Learner:
     def learn(self, task: Task) -> TaskReport:
         """Learn one more task: reuse what is there, grow only if the target is missed (the paper's Algorithm 1)."""
         if self._keep is None:
-            return algorithm.learn(self, task)
+            return self._learn(task)
         journal, scope = Journal(self._keep / "resume"), f"task{self.next_number}"
         with journal.scope(scope):
-            report = algorithm.learn(self, task)
+            report = self._learn(task)
         self.keep_targets(self._keep / "resume")
         self.save(self._keep / "model.safetensors")
         journal.clear(scope)
         return report
+
+    def _learn(self, task: Task) -> TaskReport:
+        report = algorithm.learn(self, task)
+        self.remember(task)
+        return dataclasses.replace(report, size=self.size())
+
+    def remember(self, task: Task) -> None:
+        """Keep what a learned task's images look like to it, so that its images can be told from others'.
+
+        `learn` does this; after a loop of one's own it is one call. Only training images are read.
+        """
+        mine = self._record(task.name)
+        with algorithm._threads(self.config.threads):
+            mine.features = inference.look_at(self, task)
 
     @classmethod
     def resume(
@@ -208,12 +225,40 @@ class Learner:
             raise TaskError("an image holds NaN or infinity")
         return mine.normalisation(tensor)
 
+    def ready(self, task: str, device: str = "cpu") -> nn.Module:
+        """A task's network, extracted once and kept: to be run, not to be changed."""
+        mine, key = self._record(task), (task, device)
+        if key not in self._ready or self._ready[key][0] is not mine:
+            self._ready[key] = (mine, self.extract(task).to(device))
+        return self._ready[key][1]
+
     @torch.inference_mode()
     def predict(self, task: str, images: ArrayLike) -> Tensor:
         """Class probabilities (n, classes) for images of a known task."""
         x = self.prepare(task, images)
-        probabilities: Tensor = self.extract(task)(x).softmax(1)
+        probabilities: Tensor = self.ready(task)(x).softmax(1)
         return probabilities
+
+    @torch.inference_mode()
+    def predict_mixed(self, images: ArrayLike, tasks: Sequence[str], device: str = "cpu") -> list[Tensor]:
+        """Class probabilities of each image by its own task, in their order: those of one task run together."""
+        array = np.asarray(images)
+        if len(array) != len(tasks):
+            raise TaskError(f"{len(array)} images, but {len(tasks)} tasks")
+        rows: dict[str, list[int]] = {}
+        for number, name in enumerate(tasks):
+            rows.setdefault(name, []).append(number)
+        # All inputs are ready before the first network runs, so that a GPU is not kept waiting.
+        inputs = {name: self.prepare(name, array[mine]).to(device) for name, mine in rows.items()}
+        answers = {name: self.ready(name, device)(x).softmax(1) for name, x in inputs.items()}
+        found: dict[int, Tensor] = {}
+        for name, mine in rows.items():
+            found |= zip(mine, answers[name].cpu(), strict=True)
+        return [found[number] for number in range(len(tasks))]
+
+    def infer(self, images: ArrayLike, by: str = "features", device: str = "cpu") -> list[str]:
+        """The most likely task of each image: the least far from what is stored of it, or by "entropy" the surest."""
+        return inference.infer(self, images, by, device)
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from grown.data.task import Normalisation
 from grown.errors import FileError
 from grown.io import arithmetic, flat
 from grown.io.fields import Fields
+from grown.methods.grown.features import Features
 from grown.nn import bits
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
@@ -40,6 +41,7 @@ class Record:
     grew: bool
     new_kernels: dict[str, int]
     arithmetic: str | None = field(default_factory=arithmetic.here)  # of its probe; None in a file of version 1
+    features: Features | None = None  # what its images look like to it, to know them again
 
     def narrow(self) -> Widths:
         """The widths of its network."""
@@ -130,6 +132,7 @@ def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
         "grew": record.grew,
         "new_kernels": record.new_kernels,
         "arithmetic": record.arithmetic,
+        **({} if record.features is None else {"features": record.features.to_json()}),
     }
     return tensors, meta
 
@@ -166,6 +169,8 @@ def from_file(
         new_kernels={key: new_kernels.whole(key) for key in ("released", "grown")},
         arithmetic=meta.text_or_none("arithmetic"),
     )
+    if "features" in meta:
+        record.features = Features.from_json(meta.any("features"), len(record.classes))
     _check_kept(record, channels)
     parts = divide(graph, own_shapes(graph, channels, record.narrow(), len(record.classes)))
     for part, keys in parts.items():
