@@ -28,9 +28,7 @@ def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: 
     with evaluating(network), torch.inference_mode():
         for images in part.chunks(EVALUATION_BATCH):
             found = network(normalise(images.to(device))).float().cpu()
-            if (
-                done == 0
-            ):  # one piece of memory: many small ones between large ones would keep those from being used again
+            if done == 0:  # one piece of memory: many small ones would keep the large ones between them from reuse
                 answers = torch.empty(len(part), *found.shape[1:])
             answers[done : done + len(found)] = found
             done += len(found)

@@ -58,7 +58,8 @@ class Work:
 def fit(work: Work, capture: bool = True) -> None:
     """Train the parameter groups for the recipe's epochs."""
     on_gpu = work.batches.device.type == "cuda"
-    captured = on_gpu and capture and work.anneal is None
+    # A captured step reads from a whole epoch on the device, which is not for images that stay on disk.
+    captured = on_gpu and capture and work.anneal is None and work.batches.resident
     recipe, device = work.recipe, work.batches.device
     entry = journal.claim()
     with explained(recipe, device), _random_numbers(device, work.seed), _autotuned(on_gpu):
@@ -100,9 +101,11 @@ def fit_together(works: list[Work], lanes: int) -> None:
     One small training leaves most of a GPU idle. A training that draws random numbers on the device (dropout) comes out
     as deterministic as alone, but not the same as alone.
     """
-    if not works or works[0].batches.device.type != "cuda":
+    if not all(work.batches.device.type == "cuda" and work.batches.resident for work in works):
         for work in works:
             fit(work)
+        return
+    if not works:
         return
     device = works[0].batches.device
     with explained(works[0].recipe, device, lanes), _random_numbers(device, works[0].seed), _autotuned(True):
