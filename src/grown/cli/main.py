@@ -12,6 +12,7 @@ from grown.cli.diff import apply_delta, diff_models
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
 from grown.cli.remove import remove_task
+from grown.cli.report import report
 from grown.cli.run import run
 from grown.cli.verify import verify_model
 from grown.errors import GrownError, Stopped
@@ -30,6 +31,7 @@ app.command("remove")(remove_task)
 app.command("diff")(diff_models)
 app.command("apply")(apply_delta)
 app.command("data")(show_data)
+app.command("report")(report)
 
 
 def _show_version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from grown.bench.runner import resume as resume_run
 from grown.bench.runner import run as run_request
 from grown.config import Target
 from grown.errors import ConfigError
+from grown.report import page
 from grown.report.progress import view_for
 from grown.report.tables import print_result
 
@@ -65,6 +66,7 @@ def run(
         raise ConfigError("--resume goes on with what the run was asked for; only --data may be given beside it")
     with view_for(console) as view:
         result, folder = run_request(request, view) if resume is None else resume_run(resume, view, data)
+    page.write(folder)
     print_result(console, result)
     console.print(f"run folder: {folder}", soft_wrap=True, markup=False, highlight=False)
 
