@@ -7,6 +7,8 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -75,13 +77,23 @@ def as_arrays(part: Any) -> tuple[Any, Any]:
     return part.images.permute(0, 2, 3, 1).numpy(), part.labels.numpy()
 
 
+@contextmanager
+def hostile_stream() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grown.data, "stream", hostile_tasks)
+        yield
+
+
+def hostile_request(out: Path) -> Request:
+    return Request(epochs=2, label=LABEL, target=100.0, out=out, settings=("expansions=1",))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose names are all hostile."""
     where = tmp_path_factory.mktemp("page") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grown.data, "stream", hostile_tasks)
-        run(Request(epochs=2, label=LABEL, target=100.0, out=where, settings=("expansions=1",)))
+    with hostile_stream():
+        run(hostile_request(where))
     return where
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from grown.bench.runner import resume as resume_run
 from grown.bench.runner import run as run_request
 from grown.config import Target
 from grown.errors import ConfigError
-from grown.report import page
+from grown.report import loggers, page
 from grown.report.progress import view_for
 from grown.report.tables import print_result
 
@@ -38,6 +38,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder; must not exist yet.")] = None,
     label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.")] = False,
+    logger: Annotated[
+        str | None, typer.Option(help="Tell another tool: wandb, or package.module:function of your own.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
     ] = None,
@@ -64,9 +68,18 @@ def run(
     )
     if resume is not None and dataclasses.replace(request, data=None) != Request():
         raise ConfigError("--resume goes on with what the run was asked for; only --data may be given beside it")
+    names = [*(["tensorboard"] if tensorboard else []), *([logger] if logger is not None else [])]
+    feeds = [loggers.Feed(loggers.find(name)) for name in names]
     with view_for(console) as view:
-        result, folder = run_request(request, view) if resume is None else resume_run(resume, view, data)
+
+        def tell(event: dict[str, Any]) -> None:
+            for listener in (view, *feeds):
+                listener(event)
+
+        result, folder = run_request(request, tell) if resume is None else resume_run(resume, tell, data)
     page.write(folder)
+    for feed in feeds:
+        feed.end(folder)
     print_result(console, result)
     console.print(f"run folder: {folder}", soft_wrap=True, markup=False, highlight=False)
 
