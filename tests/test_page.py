@@ -257,8 +257,24 @@ def test_why_it_grew(folder: Path) -> None:
     assert why({**more, "val": 95.0, "grew": True}).endswith("expanded once, and held-out accuracy rose to 95.0")
     assert why(more).endswith("held-out accuracy did not rise, so nothing of it was kept")
     assert why({**row, "target": None}) == "there was no target"
+    assert why(row, expansions=0).endswith("the settings allow no expansion")
+    assert why(row, trial=False).endswith("nothing was added")
     assert page_findings.verdict(row, 0.0) == "missed by 1.0"
     assert page_findings.verdict(row, 1.0) == "within the margin, 1.0 below"
+
+
+def test_what_was_not_measured_is_not_claimed() -> None:
+    stage = {"name": "reuse", "epochs": 1, "val": 90.0, "seconds": 1.0}
+    named = {"name": "t", "target": 99.0, "val": 90.0}
+    missed = {**named, "grew": False, "stages": [stage]}  # below its target, and not expanded
+    expand = {**stage, "name": "expand", "val": 93.0}
+    tried = {**named, "val": 93.0, "grew": True, "stages": [stage, expand]}
+    blind = {**named, "grew": True, "stages": [stage, {**stage, "name": "refit", "val": None}]}
+    assert page_findings.stages([missed]) == "No task was expanded after reuse"
+    assert "in 1 of the 1 tasks that were expanded" in page_findings.stages([missed, tried])
+    assert page_findings.stages([missed, blind]).endswith("what they gained is not known")
+    assert page_findings.growth([], 1).endswith("is not known")
+    assert page_findings.growth([], 0) == "No later task was expanded"
 
 
 def test_what_was_forgotten_is_said(folder: Path) -> None:

@@ -112,7 +112,7 @@ def _targets(run: Run) -> str:
     if any(row["target"] is not None for row in rows):
         finding = findings.targets(run)
         points = [
-            (row["name"], row["target"], row["stages"][0]["val"] if findings.expanded(row) else None, row["val"])
+            (row["name"], row["target"], row["stages"][0]["val"] if findings.tried(row) else None, row["val"])
             for row in rows
         ]
         picture = plot(plots.targets, "targets", finding, points, decided)
@@ -129,12 +129,13 @@ def _gains(run: Run) -> str:
     grown = [
         (row["name"], row["size_x"] - before["size_x"], findings.gain(row))
         for before, row in pairwise(rows)
-        if findings.expanded(row)
+        if findings.tried(row)
     ]
     if len(rows) == 1:
         return ""
-    still = len(rows) - 1 - len(grown)
-    finding = findings.growth(grown, still)
+    unknown = sum(findings.untried(row) for row in rows[1:])
+    still = len(rows) - 1 - len(grown) - unknown
+    finding = findings.growth(grown, unknown)
     return figure(text(finding), plot(plots.gains, "gains", finding, grown, still) if grown else None)
 
 

@@ -71,11 +71,16 @@ def released(structure: Structure, rows: list[dict[str, Any]]) -> str:
     return f"{left:,} kernels were released, {again:,} of them trained by later tasks; {structure.free[-1]:,} are free"
 
 
-def expanded(row: dict[str, Any]) -> bool:
-    """Whether a task was expanded after reuse."""
+def tried(row: dict[str, Any]) -> bool:
+    """Whether an expansion after reuse was measured on held-out images; without a trial its gain is not known."""
     stages = row["stages"]
-    later = any(stage["name"] == "expand" for stage in stages[1:])
-    return bool(stages) and stages[0]["name"] == "reuse" and (later or bool(row["grew"]))
+    later = any(stage["name"] == "expand" and stage["val"] is not None for stage in stages[1:])
+    return bool(stages) and stages[0]["name"] == "reuse" and later
+
+
+def untried(row: dict[str, Any]) -> bool:
+    """Whether a task grew after reuse without such a measurement."""
+    return bool(row["grew"]) and bool(row["stages"]) and row["stages"][0]["name"] == "reuse" and not tried(row)
 
 
 def gain(row: dict[str, Any]) -> float:
@@ -86,24 +91,28 @@ def gain(row: dict[str, Any]) -> float:
 
 def stages(rows: list[dict[str, Any]]) -> str:
     """What expansion did to held-out accuracy."""
-    asked = [row for row in rows if expanded(row)]
+    asked = [row for row in rows if tried(row)]
+    if not asked and any(untried(row) for row in rows):
+        return "Expansions were not tried on held-out images, so what they gained is not known"
     if not asked:
         names = {stage["name"] for row in rows for stage in row["stages"]}
         return "No task was expanded after reuse" if "reuse" in names else "How the loss fell in each task"
     rose = [row for row in asked if gain(row) > 0]
     if not rose:
-        return f"Expansion raised held-out accuracy in none of the {len(asked)} tasks where reuse missed the target"
+        return f"Expansion raised held-out accuracy in none of the {len(asked)} tasks that were expanded"
     best = max(rose, key=gain)
     return (
-        f"Expansion raised held-out accuracy in {len(rose)} of the {len(asked)} tasks where reuse missed the target, "
+        f"Expansion raised held-out accuracy in {len(rose)} of the {len(asked)} tasks that were expanded, "
         f"most in {best['name']}: {gain(best):+.1f} points"
     )
 
 
-def growth(points: list[tuple[str, float, float]], still: int) -> str:
+def growth(points: list[tuple[str, float, float]], unknown: int) -> str:
     """What growth cost and brought."""
+    if not points and unknown:
+        return f"{unknown} tasks grew without a trial: what that gained on held-out images is not known"
     if not points:
-        return f"None of the {still} later tasks needed to grow"
+        return "No later task was expanded"
     cost, brought = sum(x for _, x, _ in points), sum(y for _, _, y in points)
     count = f"{len(points)} task" + ("s" if len(points) > 1 else "")
     return f"In {count} that went beyond reuse, {cost:.3f}x more kernels brought {brought:.1f} points in all"
@@ -148,8 +157,12 @@ def why(row: dict[str, Any], run: Run) -> str:
     trials = sum(stage["name"] == "expand" for stage in done)
     if row["grew"] and not trials:
         return f"{missed}: expanded"
-    if not trials:
-        return f"{missed}; the caps left no room to grow"
+    if not trials and not run.config.get("expansions", 1):
+        return f"{missed}; the settings allow no expansion"
+    if not trials:  # an expansion without a trial leaves no stage, so there the reason is not known
+        return f"{missed}; " + (
+            "the caps left no room to grow" if run.config.get("trial", True) else "nothing was added"
+        )
     times = "once" if trials == 1 else f"{trials} times"
     if row["grew"]:
         return f"{missed}: expanded {times}, and held-out accuracy rose to {row['val']:.1f}"

@@ -17,6 +17,7 @@ BLUE, ORANGE, GREEN, GREY = "#000004", "#000005", "#000006", "#000007"
 NAMES = {INK: "ink", SOFT: "soft", LINE: "line", BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "grey"}
 SERIES = (BLUE, ORANGE, GREEN, GREY)
 MARKERS = "osD^vPX*"
+NAMED = 4  # of the tasks that cost most, and of those that gained most
 DASHES = ("-", "--", ":", "-.")
 
 WIDTH = 4.7  # inches: on a phone a point is then about a pixel
@@ -150,6 +151,7 @@ def heat(
         axes.invert_yaxis()
         axes.grid(visible=False)
         axes.tick_params(length=0)
+        axes.tick_params(axis="x", labelsize=9 if across <= 12 else 6.5)
         axes.spines[:].set_visible(False)
         axes.set(ylabel=words[0], xlabel=words[1] if texts is None else f"{words[1]} ({words[2]})")
         if texts is None:  # few levels, or it would be a picture inside the picture
@@ -157,7 +159,7 @@ def heat(
             bar = figure.colorbar(levels, ax=axes, pad=0.02, aspect=28, label=words[2])
             bar.outline.set_visible(False)
 
-    return draw(name, about, min(7.0, 1.35 + 0.26 * down), paint)
+    return draw(name, about, min(7.0, 1.35 + (0.26 if down <= 10 else 0.2) * down), paint)
 
 
 def sizes(
@@ -243,12 +245,15 @@ def stages(name: str, about: str, tasks: Sequence[str], segments: Sequence[dict[
 
 def gains(name: str, about: str, points: Sequence[tuple[str, float, float]], still: int) -> str:
     """What growth cost and what it brought, a point per task that was expanded; `still` tasks were not."""
+    outer = {point[0] for key in (1, 2) for point in sorted(points, key=lambda point: -float(point[key]))[:NAMED]}
 
     def paint(figure: Any) -> None:
         axes = figure.add_subplot()
         axes.axhline(0, color=SOFT, lw=0.8)
         axes.scatter([x for _, x, _ in points], [y for _, _, y in points], color=BLUE, s=28, zorder=3)
         for place, (task, x, y) in enumerate(points):
+            if task not in outer:
+                continue
             side = 1 if place % 2 == 0 else -1
             axes.annotate(
                 short(task, 14), (x, y), (5, 5 * side), textcoords="offset points", size=8,
@@ -256,7 +261,7 @@ def gains(name: str, about: str, points: Sequence[tuple[str, float, float]], sti
             )  # fmt: skip
         if still:
             axes.scatter([0], [0], color=GREY, marker="s", s=28, zorder=3)
-            axes.annotate(f"{still} without growth", (0, 0), (6, -5), textcoords="offset points", size=8, va="top")
+            axes.annotate(f"{still} not expanded", (0, 0), (6, -5), textcoords="offset points", size=8, va="top")
         axes.margins(0.22, 0.2)
         axes.set(xlabel="kernels added (multiples of 1x)", ylabel="held-out gain over reuse (points)")
 
@@ -368,11 +373,11 @@ def _ratio(groups: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> float
 
 def _plain_ticks(axis: Any) -> None:
     """Numbers as one writes them, on a logarithmic axis."""
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FormatStrFormatter("%g"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _whole_ticks(axes: Any, count: int) -> None:
