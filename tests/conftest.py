@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -27,9 +29,10 @@ def one_thread() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out (rather than skip them) unless asked for; and those for a GPU where there is none."""
+    """Leave slow tests out (rather than skip them) unless asked for; and those for a GPU or a browser without one."""
     out = set() if "slow" in (config.option.markexpr or "") else {"slow"}
     out |= set() if torch.cuda.is_available() else {"gpu"}
+    out |= set() if shutil.which("chromedriver") and importlib.util.find_spec("selenium") else {"browser"}
     left = [item for item in items if out & set(item.keywords)]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]

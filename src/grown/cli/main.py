@@ -14,6 +14,7 @@ from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
 from grown.cli.predict import predict_images
 from grown.cli.remove import remove_task
+from grown.cli.report import report
 from grown.cli.run import run
 from grown.cli.verify import verify_model
 from grown.errors import GrownError, Stopped
@@ -34,6 +35,7 @@ app.command("remove")(remove_task)
 app.command("diff")(diff_models)
 app.command("apply")(apply_delta)
 app.command("data")(show_data)
+app.command("report")(report)
 
 
 def _show_version(wanted: bool) -> None:

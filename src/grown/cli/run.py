@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from grown.bench.runner import run as run_request
 from grown.cli.decoding import decoding
 from grown.config import Target
 from grown.errors import ConfigError
+from grown.report import loggers, page
 from grown.report.progress import view_for
 from grown.report.tables import print_result
 
@@ -42,6 +43,10 @@ def run(
         int | None, typer.Option(help="folder:PATH: the side of the images in pixels; else as the first task's are.")
     ] = None,
     skip_broken: Annotated[bool, typer.Option(help="folder:PATH: leave out images that cannot be read.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.")] = False,
+    logger: Annotated[
+        str | None, typer.Option(help="Tell another tool: wandb, or package.module:function of your own.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
     ] = None,
@@ -74,8 +79,18 @@ def run(
     if resume is None and request.folder is not None:
         with decoding(console) as (tell, step):
             found = read_tasks(request, tell, step)
+    names = [*(["tensorboard"] if tensorboard else []), *([logger] if logger is not None else [])]
+    feeds = [loggers.Feed(loggers.find(name)) for name in names]
     with view_for(console) as view:
-        result, folder = run_request(request, view, found) if resume is None else resume_run(resume, view, data)
+
+        def note(event: dict[str, Any]) -> None:
+            for listener in (view, *feeds):
+                listener(event)
+
+        result, folder = run_request(request, note, found) if resume is None else resume_run(resume, note, data)
+    page.write(folder)
+    for feed in feeds:
+        feed.end(folder)
     print_result(console, result)
     console.print(f"run folder: {folder}", soft_wrap=True, markup=False, highlight=False)
 
