@@ -9,6 +9,7 @@ import typer
 
 from grown.cli.data import show_data
 from grown.cli.diff import apply_delta, diff_models
+from grown.cli.export import export_task
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
 from grown.cli.remove import remove_task
@@ -29,6 +30,7 @@ app.command("verify")(verify_model)
 app.command("remove")(remove_task)
 app.command("diff")(diff_models)
 app.command("apply")(apply_delta)
+app.command("export")(export_task)
 app.command("data")(show_data)
 
 
