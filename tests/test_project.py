@@ -33,6 +33,12 @@ def test_committed_results_keep_what_is_promised() -> None:
     rows = json.loads((ROOT / "benchmarks" / "results" / "masked_step.json").read_text())["rows"]
     assert {row["network"] for row in rows} == {"convnet", "vgg16-bn-pool"}
     assert max(row["ratio"] for row in rows) <= 1.3
+    rows = json.loads((ROOT / "benchmarks" / "results" / "latency.json").read_text())["rows"]
+    assert {(row["network"], row["batch"]) for row in rows} == {
+        (network, batch) for network in ("convnet", "vgg16-bn-pool") for batch in (1, 256)
+    }
+    # In less than a millisecond, what Python does between the layers of a traced module is more than that.
+    assert max(row["ratio"] for row in rows if row["plain_ms"] > 1) <= 1.05
 
 
 def test_imports_go_downwards_only() -> None:
