@@ -100,11 +100,30 @@ def gpu_step_table() -> str:
     return markdown(["size", "Scratch's step", "GROWN's step", "ratio", "floor"], rows)
 
 
+def latency_table() -> str:
+    """What an extracted network costs to run."""
+    rows = [
+        [
+            row["network"],
+            f"{row['weights']:.2f}x",
+            str(row["batch"]),
+            f"{row['plain_ms']:.2f} ms",
+            f"{row['extracted_ms']:.2f} ms",
+            f"{row['ratio']:.2f}",
+            f"{row['speed_up']:.1f} times",
+        ]
+        for row in json.loads((RESULTS / "latency.json").read_text())["rows"]
+    ]
+    header = ["network", "its weights", "batch", "plain network", "extracted network", "ratio", "faster than 1x"]
+    return markdown(header, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "digits": lambda: stream_table(RESULTS / "digits"),
     "cifar100-superclass": lambda: stream_table(RESULTS / "cifar100-superclass", count_seeds=True),
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
+    "latency": latency_table,
 }
 
 

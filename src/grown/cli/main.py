@@ -10,6 +10,7 @@ import typer
 from grown.cli.add import add_task
 from grown.cli.data import show_data
 from grown.cli.diff import apply_delta, diff_models
+from grown.cli.export import export_task
 from grown.cli.inspect import inspect_model
 from grown.cli.list import list_choices
 from grown.cli.predict import predict_images
@@ -34,6 +35,7 @@ app.command("predict")(predict_images)
 app.command("remove")(remove_task)
 app.command("diff")(diff_models)
 app.command("apply")(apply_delta)
+app.command("export")(export_task)
 app.command("data")(show_data)
 app.command("report")(report)
 
