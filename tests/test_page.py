@@ -175,6 +175,15 @@ def test_a_page_repeats_but_for_its_times(folder: Path, tmp_path: Path) -> None:
     assert times.sub("", one) == times.sub("", two)
 
 
+def test_a_page_does_not_depend_on_the_users_own_plot_settings(folder: Path) -> None:
+    import matplotlib
+
+    plain = page.make(page_run.read(folder))
+    with matplotlib.rc_context({"savefig.bbox": "tight", "font.size": 20, "axes.titlesize": 4, "lines.marker": "x"}):
+        assert page.make(page_run.read(folder)) == plain
+        assert matplotlib.rcParams["font.size"] == 20  # and leaves them as they are
+
+
 def test_without_matplotlib_there_are_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

@@ -100,10 +100,10 @@ def stages(rows: list[dict[str, Any]]) -> str:
     rose = [row for row in asked if gain(row) > 0]
     if not rose:
         return f"Expansion raised held-out accuracy in none of the {len(asked)} tasks that were expanded"
-    best = max(rose, key=gain)
+    most = max(gain(row) for row in rose)
     return (
         f"Expansion raised held-out accuracy in {len(rose)} of the {len(asked)} tasks that were expanded, "
-        f"most in {best['name']}: {gain(best):+.1f} points"
+        f"by up to {most:.1f} points"
     )
 
 

@@ -64,7 +64,9 @@ def draw(name: str, about: str, height: float, paint: Callable[[Any], None], wid
     from matplotlib.figure import Figure
 
     written = StringIO()
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # whatever the user's own settings are, the page is the same
+        matplotlib.rcParams.update(STYLE)
         warnings.filterwarnings("ignore", message="Glyph")  # the browser has the fonts that matplotlib has not
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)
