@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,17 @@ def test_scratch_counts_a_network_a_task_and_finetune_starts_from_a_copy() -> No
     x = torch.randn(2, 1, 8, 8)
     assert torch.equal(scratch.network("t0")(x), finetune.network("t0")(x))  # type: ignore[attr-defined]
     assert not torch.equal(scratch.network("t1")(x), finetune.network("t1")(x))  # type: ignore[attr-defined]
+
+
+def test_seconds_are_counted_once() -> None:
+    """Whether a network is trained when its task is learned or together with others before."""
+    for together in (False, True):
+        method = grown.METHODS["scratch"](grown.models.convnet(), quick(refit=True), input_shape=(1, 8, 8))
+        tasks = [make_task(f"t{number}") for number in range(2)]
+        began = time.perf_counter()
+        if together:
+            method._train(tasks)
+        reports = [method.learn(task) for task in tasks]
+        spent = time.perf_counter() - began
+        trained = sum(stage.seconds for report in reports for stage in report.stages)
+        assert trained < sum(report.seconds for report in reports) <= spent
