@@ -24,6 +24,9 @@ PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((R
 NOT_RUN = {
     "python3 -m venv": "CI and a clean machine run it",
     "grown run --seed S": "takes minutes; S stands for a number",
+    "grown run folder:PATH": "docs/tutorial.md runs these with images",
+    "grown report R": "R, R1, R2 and R3 stand for runs; tests/test_page.py makes such pages",
+    "grown run --out R": "takes minutes; tests/test_resume.py and test_delta.py run these",
     "grown data cifar100": "needs CIFAR-100",
     "grown run cifar100-superclass": "needs CIFAR-100 and a GPU",
     "python benchmarks/": "needs CIFAR-100 and a GPU",

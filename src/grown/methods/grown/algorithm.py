@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def learn(learner: Learner, task: Task) -> TaskReport:
     """Learn one task."""
-    with _threads(learner.config.threads):
+    with using_threads(learner.config.threads):
         # Task 1 opens as a seed network with candidates: sparse growth, Eq. 3.
         # A later task opens with a selective mask on all frozen kernels, and released kernels to train: Eq. 5 and 7.
         stage = learner.open(task)
@@ -133,7 +133,7 @@ def _log_flips(stage: Stage, epoch: int) -> None:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def using_threads(count: int | None) -> Iterator[None]:
     """PyTorch's threads on the CPU, for as long as this lasts."""
     before = torch.get_num_threads()
     if count is not None:

@@ -118,7 +118,7 @@ class Learner:
         `learn` does this; after a loop of one's own it is one call. Only training images are read.
         """
         mine = self._record(task.name)
-        with algorithm._threads(self.config.threads):
+        with algorithm.using_threads(self.config.threads):
             mine.features = inference.look_at(self, task)
 
     @classmethod
