@@ -110,14 +110,16 @@ class Config:
 
     # how methods that share one network keep what they know; nothing of this is GROWN's
     ewc_strength: float = 1000.0  # lambda of EWC, on half the Fisher-weighted squared distance
-    si_strength: float = 1.0  # c of SI
+    si_strength: float = 100.0  # c of SI
     si_damping: float = 0.1  # xi of SI, which keeps weights that hardly moved from weighing without bounds
     mas_strength: float = 1.0  # lambda of MAS
     importance_images: int = 500  # of a task, at most, by which EWC and MAS weigh the kernels
     lwf_strength: float = 1.0  # lambda_o of LwF, on the distillation of each earlier task
     lwf_temperature: float = 2.0  # T of LwF
     replay_strength: float = 1.0  # on the mean loss over the memory
-    memory_bytes: int | None = None  # of replay's images and labels, in all; a twentieth of 1x in fp32 if None
+    memory_bytes: int | None = (
+        None  # of replay's images and labels; None: 0.05 of 1x in fp32, an image a class at least
+    )
 
     # how to run
     recipe: Recipe = field(default_factory=Recipe)

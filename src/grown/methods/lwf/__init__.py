@@ -1,6 +1,6 @@
 """LwF: the new task's images keep the old networks' answers (Li and Hoiem, 2016)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -33,6 +33,11 @@ class LwF(BranchingMethod):
             return config.lwf_strength * torch.stack(losses).sum()
 
         return Guard(extra_loss=extra_loss, aside=branches)
+
+    def _inputs(self, training: Training, guard: Guard, number: int) -> Iterator[Tensor]:  # noqa: ARG002
+        """The new task's images, on which the answers were distilled; there are no others."""
+        scale = Rescale(training, self._records[self.tasks[number]][1])
+        return (scale(x) for x in training.batches.inputs(epochs=2))
 
 
 def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:

@@ -16,15 +16,15 @@ def bytes_of(part: Part) -> int:
     return part.images[0].numel() * part.images.element_size() + LABEL.itemsize
 
 
-def places(budget: int, parts: dict[str, tuple[Part, int]]) -> int:
-    """How many images of each class there is room for, where these tasks have so many classes."""
-    each = sum(bytes_of(part) * classes for part, classes in parts.values())
-    if budget < each:
+def places(stated: int | None, usual: int, one_each: int) -> int:
+    """How many images of each class there is room for, where one of each takes so many bytes."""
+    if stated is None:
+        return max(1, usual // one_each)
+    if stated < one_each:
         raise ConfigError(
-            f"memory_bytes must have room for an image of each of {sum(c for _, c in parts.values())} classes, "
-            f"{each:,} bytes, but is {budget:,}"
+            f"memory_bytes must have room for an image of each class, {one_each:,} bytes by now, but is {stated:,}"
         )
-    return budget // each
+    return stated // one_each
 
 
 def cut(part: Part, places: int) -> Part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from grown.nn.graph import Graph
 from grown.train.batches import Batch, Batches
 
 SHARE = 0.05  # of 1x in fp32: the memory's bytes, unless they are stated
+FEWEST = 8  # images of an earlier task in a step: its norms use their statistics
 
 
 class Replay(BranchingMethod):
@@ -34,26 +35,22 @@ class Replay(BranchingMethod):
         super()._adopt(graph, gains)
         self._memory: dict[str, Part] = {}  # by task
 
-    @property
-    def memory_bytes(self) -> int:
-        """What the memory may take, images and labels of all tasks together."""
-        stated = self.config.memory_bytes
-        return stated if stated is not None else int(SHARE * 4 * self.base_parameters)
-
     def learn(self, task: Task) -> TaskReport:
         """Train on together with the memory, then keep images of this task too."""
         self._check([task])
-        self._places(task, task.train)  # refuses before anything is trained
+        self._places(task)  # refuses before anything is trained
         return super().learn(task)
 
-    def _places(self, task: Task, part: Part) -> int:
-        parts = {name: (kept, len(self._records[name][0])) for name, kept in self._memory.items()}
-        return memory.places(self.memory_bytes, {**parts, task.name: (part, len(task.classes))})
+    def _places(self, task: Task) -> int:
+        """How many images of each class the memory has room for, with this task's classes."""
+        classes = len(task.classes) + sum(len(self._records[name][0]) for name in self._memory)
+        usual = int(SHARE * 4 * self.base_parameters)
+        return memory.places(self.config.memory_bytes, usual, classes * memory.bytes_of(task.train))
 
     def _protect(self, training: Training, branches: Branches) -> Guard:
         """Each step has one batch more, in equal parts of each earlier task, augmented alike."""
         steps = training.batches.steps
-        size = max(1, training.batches.size // len(self._memory))
+        size = max(FEWEST, training.batches.size // len(self._memory))
         recipe = dataclasses.replace(training.recipe, batch=size, cutmix=0.0, mixup=0.0, turns=False)
         strength, smoothing = self.config.replay_strength, recipe.smoothing
         beside = tuple(
@@ -79,10 +76,13 @@ class Replay(BranchingMethod):
 
         return Guard(beside=beside, extra_loss=extra_loss, aside=branches)
 
+    def _inputs(self, training: Training, guard: Guard, number: int) -> Iterator[Tensor]:  # noqa: ARG002
+        return guard.beside[number].inputs(epochs=2)
+
     def _remember(self, training: Training, guard: Guard) -> None:
         super()._remember(training, guard)
         task = training.task
-        places = self._places(task, training.part)
+        places = self._places(task)
         order = torch.randperm(len(training.part), generator=seeds.generator(self.config.seed, "memory", task.name))
         parts = {**self._memory, task.name: training.part.take(order)}
         self._memory = {name: memory.cut(part, places) for name, part in parts.items()}

@@ -13,12 +13,13 @@ from grown.methods.shared.training import Weights
 class Branches(nn.Module):
     """Norms, biases and heads of earlier tasks as parameters, so that they train with the kernels.
 
-    Norms use the statistics that they were stored with: that is how these networks answer.
+    While they train, norms use each batch's statistics, as those of the new task do: with the stored ones, which take
+    no part in the changes, a high learning rate makes the networks diverge.
     """
 
     def __init__(self, skeleton: fx.GraphModule, kernels: Mapping[str, Tensor], own: Mapping[str, Weights]) -> None:
         super().__init__()
-        self._beside = (skeleton.eval(), dict(kernels))  # in a tuple: none of it is this module's to train
+        self._beside = (skeleton, dict(kernels))  # in a tuple: none of it is this module's to train
         device = next(iter(kernels.values())).device
         self._trained: list[list[str]] = []
         self._fixed: list[Weights] = []
@@ -45,10 +46,10 @@ class Branches(nn.Module):
 
 
 def frozen(skeleton: fx.GraphModule, kernels: Mapping[str, Tensor], own: Mapping[str, Weights]) -> Branches:
-    """The same networks as they are, to learn from."""
-    return Branches(skeleton, {key: value.detach().clone() for key, value in kernels.items()}, own).requires_grad_(
-        False
-    )
+    """The same networks as they are and answer, to learn from."""
+    return Branches(
+        skeleton.eval(), {key: value.detach().clone() for key, value in kernels.items()}, own
+    ).requires_grad_(False)
 
 
 def _is_statistic(key: str) -> bool:

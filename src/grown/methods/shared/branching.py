@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from torch import fx
+from collections.abc import Iterator
+
+from torch import Tensor, fx
 
 from grown.methods.shared.branches import Branches
 from grown.methods.shared.method import SharedMethod
 from grown.methods.shared.training import Guard, Training
-from grown.nn.plain import build
+from grown.nn.plain import build, fill
+from grown.train.statistics import estimate_statistics
 
 
 class BranchingMethod(SharedMethod):
@@ -17,16 +20,26 @@ class BranchingMethod(SharedMethod):
         """The guard of a training with earlier tasks."""
         raise NotImplementedError
 
-    def _skeleton(self) -> fx.GraphModule:
+    def _skeleton(self, classes: int = 1) -> fx.GraphModule:
         """A plain network without weights, through which each task's are run."""
         training = self.training
-        return build(training.graph, training.channels, training.widths, 1)
+        return build(training.graph, training.channels, training.widths, classes)
 
     def _guard(self, training: Training) -> Guard:
         if not self._own:
             return Guard()
-        return self._protect(training, Branches(self._skeleton(), training.kernels, self._own))
+        return self._protect(training, Branches(self._skeleton().train(), training.kernels, self._own))
 
-    def _remember(self, training: Training, guard: Guard) -> None:  # noqa: ARG002
-        if isinstance(guard.aside, Branches):
-            self._own = {name: guard.aside.values(number) for number, name in enumerate(self._own)}
+    def _inputs(self, training: Training, guard: Guard, number: int) -> Iterator[Tensor]:
+        """What the statistics of an earlier task's norms are estimated on."""
+        raise NotImplementedError
+
+    def _remember(self, training: Training, guard: Guard) -> None:
+        if not isinstance(guard.aside, Branches):
+            return
+        kernels = {key: kernel.detach() for key, kernel in training.kernels.items()}
+        for number, (name, own) in enumerate(list(self._own.items())):
+            network = fill(self._skeleton(len(self._records[name][0])), {**kernels, **guard.aside.values(number)})
+            estimate_statistics(network.to(self.config.device), self._inputs(training, guard, number))
+            state = network.state_dict()
+            self._own[name] = {key: state[key].cpu() for key in own}
