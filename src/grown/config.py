@@ -112,7 +112,7 @@ class Config:
     ewc_strength: float = 1000.0  # lambda of EWC, on half the Fisher-weighted squared distance
     si_strength: float = 100.0  # c of SI
     si_damping: float = 0.1  # xi of SI, which keeps weights that hardly moved from weighing without bounds
-    mas_strength: float = 1.0  # lambda of MAS
+    mas_strength: float = 0.1  # lambda of MAS
     importance_images: int = 500  # of a task, at most, by which EWC and MAS weigh the kernels
     lwf_strength: float = 1.0  # lambda_o of LwF, on the distillation of each earlier task
     lwf_temperature: float = 2.0  # T of LwF

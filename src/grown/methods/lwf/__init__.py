@@ -1,10 +1,11 @@
 """LwF: the new task's images keep the old networks' answers (Li and Hoiem, 2016)."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grown.data.task import Normalisation
 from grown.methods.shared.branches import Branches, frozen
@@ -12,11 +13,14 @@ from grown.methods.shared.branching import BranchingMethod
 from grown.methods.shared.training import Guard, Training
 from grown.train.batches import Batch
 
+LARGEST = 1.0  # the length of a step's gradient, at most
+
 
 class LwF(BranchingMethod):
     """One network; what earlier tasks' heads answer to a new task's images is distilled while it trains."""
 
     name: ClassVar[str] = "lwf"
+    own_images: ClassVar[bool] = False
 
     def _protect(self, training: Training, branches: Branches) -> Guard:
         teachers = frozen(self._skeleton(), training.start, self._own)
@@ -32,12 +36,13 @@ class LwF(BranchingMethod):
                 losses.append(distillation(branches(number, x), taught, config.lwf_temperature))
             return config.lwf_strength * torch.stack(losses).sum()
 
-        return Guard(extra_loss=extra_loss, aside=branches)
+        @contextmanager
+        def around_update() -> Iterator[None]:
+            # Through norms with fixed statistics a gradient knows no bounds, and a high rate would make it diverge.
+            nn.utils.clip_grad_norm_(training.network.parameters(), LARGEST)
+            yield
 
-    def _inputs(self, training: Training, guard: Guard, number: int) -> Iterator[Tensor]:  # noqa: ARG002
-        """The new task's images, on which the answers were distilled; there are no others."""
-        scale = Rescale(training, self._records[self.tasks[number]][1])
-        return (scale(x) for x in training.batches.inputs(epochs=2))
+        return Guard(extra_loss=extra_loss, around_update=around_update, aside=branches)
 
 
 def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:

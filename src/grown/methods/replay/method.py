@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -30,6 +30,7 @@ class Replay(BranchingMethod):
     """One network that trains again on a few kept images of every earlier class, which count in its size."""
 
     name: ClassVar[str] = "replay"
+    own_images: ClassVar[bool] = True
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         super()._adopt(graph, gains)
@@ -75,9 +76,6 @@ class Replay(BranchingMethod):
             return strength * torch.stack(losses).mean()
 
         return Guard(beside=beside, extra_loss=extra_loss, aside=branches)
-
-    def _inputs(self, training: Training, guard: Guard, number: int) -> Iterator[Tensor]:  # noqa: ARG002
-        return guard.beside[number].inputs(epochs=2)
 
     def _remember(self, training: Training, guard: Guard) -> None:
         super()._remember(training, guard)

@@ -13,8 +13,7 @@ from grown.methods.shared.training import Weights
 class Branches(nn.Module):
     """Norms, biases and heads of earlier tasks as parameters, so that they train with the kernels.
 
-    While they train, norms use each batch's statistics, as those of the new task do: with the stored ones, which take
-    no part in the changes, a high learning rate makes the networks diverge.
+    Where the skeleton is in training, norms use each batch's statistics, else those that they were stored with.
     """
 
     def __init__(self, skeleton: fx.GraphModule, kernels: Mapping[str, Tensor], own: Mapping[str, Weights]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import ClassVar
 
-from torch import Tensor, fx
+from torch import fx
 
 from grown.methods.shared.branches import Branches
 from grown.methods.shared.method import SharedMethod
@@ -15,6 +15,8 @@ from grown.train.statistics import estimate_statistics
 
 class BranchingMethod(SharedMethod):
     """Earlier tasks' norms, biases and heads train on with the kernels, by a loss of their own."""
+
+    own_images: ClassVar[bool]  # whether earlier tasks train on images of theirs, from which norms get statistics
 
     def _protect(self, training: Training, branches: Branches) -> Guard:
         """The guard of a training with earlier tasks."""
@@ -28,18 +30,16 @@ class BranchingMethod(SharedMethod):
     def _guard(self, training: Training) -> Guard:
         if not self._own:
             return Guard()
-        return self._protect(training, Branches(self._skeleton().train(), training.kernels, self._own))
-
-    def _inputs(self, training: Training, guard: Guard, number: int) -> Iterator[Tensor]:
-        """What the statistics of an earlier task's norms are estimated on."""
-        raise NotImplementedError
+        return self._protect(training, Branches(self._skeleton().train(self.own_images), training.kernels, self._own))
 
     def _remember(self, training: Training, guard: Guard) -> None:
         if not isinstance(guard.aside, Branches):
             return
         kernels = {key: kernel.detach() for key, kernel in training.kernels.items()}
         for number, (name, own) in enumerate(list(self._own.items())):
-            network = fill(self._skeleton(len(self._records[name][0])), {**kernels, **guard.aside.values(number)})
-            estimate_statistics(network.to(self.config.device), self._inputs(training, guard, number))
-            state = network.state_dict()
-            self._own[name] = {key: state[key].cpu() for key in own}
+            values = guard.aside.values(number)
+            if self.own_images:
+                network = fill(self._skeleton(len(self._records[name][0])), {**kernels, **values})
+                estimate_statistics(network.to(self.config.device), guard.beside[number].inputs(epochs=2))
+                values = {key: value.cpu() for key, value in network.state_dict().items()}
+            self._own[name] = {key: values[key] for key in own}
