@@ -26,7 +26,7 @@ from grown.methods.shared.training import Guard, Training
 from grown.methods.verify import verify
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import PlainSteps, Work
+from grown.train.loop import PlainSteps, Work, fit
 from helpers import make_task, quick
 from test_loop import Imitated
 
@@ -487,3 +487,21 @@ def test_what_a_stranger_changed_is_refused(
 def test_settings_are_checked(setting: str, value: float) -> None:
     with pytest.raises(ConfigError, match=setting):
         Config(**{setting: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SHARED)
+def test_captured_steps_on_a_gpu_train_as_plain_ones_do(name: str) -> None:
+    recipe = Recipe(epochs=1, batch=8, rate=0.01, precision="fp32", crop=1, flip=True)
+    made = convnet(name, recipe=recipe, device="cuda")
+    made.learn(make_task("t0"))
+    found = []
+    for capture in (False, True):
+        (training,) = made._trainings(make_task("t1", seed=1))
+        guard = made._guard(training)
+        if guard.aside is not None:
+            training.network.add_module("+aside", guard.aside)
+        fit(_work(training, guard), capture=capture)
+        found.append({key: value.float().cpu() for key, value in training.network.state_dict().items()})
+    for key, value in found[0].items():
+        assert float((found[1][key] - value).norm()) <= 1e-2 * (1e-3 + float(value.norm())), key
