@@ -12,10 +12,9 @@ import grown
 from grown.data.task import measure
 from grown.errors import ConfigError, TaskError
 from grown.methods import METHODS, method
+from grown.methods.base import probe
 from grown.train.evaluate import evaluate
 from helpers import Branchy, make_task, quick
-
-NEVER_FORGETS = {"grown", "scratch", "finetune", "joint"}
 
 
 def foresee(made: object, tasks: list[grown.Task]) -> list[grown.Task]:
@@ -81,9 +80,26 @@ def test_it_forgets_exactly_as_much_as_it_claims(name: str) -> None:
     for new in foresee(made, [make_task(f"t{number}", seed=number) for number in range(3)]):
         made.learn(new)
         known[new.name] = made.network(new.name)(x)
-        if name in NEVER_FORGETS:
+        if not made.forgets:
             for task, logits in known.items():
                 assert torch.equal(made.network(task)(x), logits)
+    if made.forgets:  # and what it says of itself is said of its present networks
+        assert not any(torch.equal(made.network(task)(x), known[task]) for task in ("t0", "t1"))
+        for number, task in enumerate(made.tasks, start=1):
+            now = probe(made.network(task), (1, 8, 8))
+            assert torch.equal(made.state().tensors[f"task/{number}/probe"], now)
+
+
+def test_what_forgets_is_known() -> None:
+    assert {name for name, made in METHODS.items() if not made.forgets} >= {"grown", "scratch", "finetune", "joint"}
+    assert {name for name, made in METHODS.items() if made.forgets} >= {
+        "sequential",
+        "ewc",
+        "si",
+        "mas",
+        "lwf",
+        "replay",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

@@ -109,6 +109,19 @@ class Config:
     refit: bool = False  # once it is decided whether to grow, train anew on the whole training set
     decide: float = 1.0  # with refit: the share of the epochs that trainings on a part of the data take, any method's
 
+    # how methods that share one network keep what they know; nothing of this is GROWN's
+    ewc_strength: float = 1000.0  # lambda of EWC, on half the Fisher-weighted squared distance
+    si_strength: float = 100.0  # c of SI
+    si_damping: float = 0.1  # xi of SI, which keeps weights that hardly moved from weighing without bounds
+    mas_strength: float = 0.1  # lambda of MAS
+    importance_images: int = 500  # of a task, at most, by which EWC and MAS weigh the kernels
+    lwf_strength: float = 1.0  # lambda_o of LwF, on the distillation of each earlier task
+    lwf_temperature: float = 2.0  # T of LwF
+    replay_strength: float = 1.0  # on the mean loss over the memory
+    memory_bytes: int | None = (
+        None  # of replay's images and labels; None: 0.05 of 1x in fp32, an image a class at least
+    )
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -149,6 +162,13 @@ class Config:
             _above(name, getattr(self, name), 0.0)
         for name in ("growth_weight", "density_weight"):
             _within(name, getattr(self, name), 0.0, math.inf)
+        for name in ("ewc_strength", "si_strength", "mas_strength", "lwf_strength", "replay_strength"):
+            _within(name, getattr(self, name), 0.0, 1e9)
+        for name in ("si_damping", "lwf_temperature"):
+            _above(name, getattr(self, name), 0.0)
+        _whole("importance_images", self.importance_images, 1)
+        if self.memory_bytes is not None:
+            _whole("memory_bytes", self.memory_bytes, 1)
         _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)

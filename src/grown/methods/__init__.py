@@ -8,16 +8,28 @@ from typing import Any
 from grown.errors import unknown
 from grown.io import container
 from grown.io.state import State
+from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
+from grown.methods.lwf import LwF
+from grown.methods.mas import MAS
+from grown.methods.replay import Replay
 from grown.methods.scratch import Scratch
+from grown.methods.sequential import Sequential
+from grown.methods.si import SI
 
 METHODS: dict[str, Any] = {
     "grown": Learner,
     "scratch": Scratch,
     "finetune": Finetune,
     "joint": Joint,
+    "sequential": Sequential,
+    "ewc": EWC,
+    "si": SI,
+    "mas": MAS,
+    "lwf": LwF,
+    "replay": Replay,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,8 @@ class TaskReport:
 
 class Method(Protocol):
     """A way to learn a stream of tasks."""
+
+    forgets: ClassVar[bool]  # whether a task's network may change after the task was learned
 
     def learn(self, task: Task) -> TaskReport: ...
 

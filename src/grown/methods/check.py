@@ -113,6 +113,18 @@ def check_joint(tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
     check_expected(tensors, expected)
 
 
+def check_shared(tensors: Mapping[str, Tensor], tasks: list[Fields], kept: Mapping[str, tuple[Any, ...]]) -> None:
+    """The same where tasks share their kernels alone; `kept` is what the method needs beside them to go on."""
+    expected: dict[str, tuple[Any, ...]] = dict(kept)
+    if tasks:
+        expected["shared/kernels"] = (KERNEL_TYPES, None)
+    for number, task in enumerate(tasks, start=1):
+        prefix = f"task/{task.whole('number', number, number)}/"
+        expected |= {prefix + part: (torch.float32, None) for part in ("own", "head")}
+        expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, len(task.names("classes")))
+    check_expected(tensors, expected)
+
+
 def check_expected(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[Any, ...]]) -> None:
     """Exactly these tensors, each of its type and shape; None is any length."""
     if strange := sorted(set(tensors) ^ set(expected)):

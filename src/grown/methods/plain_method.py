@@ -44,6 +44,7 @@ class PlainMethod:
     """Keeps one network of the template's widths for each task; nothing is shared, so nothing is forgotten."""
 
     name: ClassVar[str]
+    forgets: ClassVar[bool] = False
     training: PlainTraining
     base_parameters: int
 

@@ -7,8 +7,8 @@ is: `PlainSteps` is also the reference that the captured one is tested against.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,7 +43,11 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Work:
-    """One training: what is trained, on what, how, and who is told."""
+    """One training: what is trained, on what, how, and who is told.
+
+    What a method adds runs inside the step, which a GPU captures: tensors of fixed shapes, nothing read back. What of
+    it must survive between epochs is a part of the network's state.
+    """
 
     network: nn.Module
     groups: list[dict[str, Any]]  # by name: weights, norms, scores
@@ -53,6 +57,13 @@ class Work:
     penalty: Callable[[], Tensor] | None = None
     anneal: Callable[[float], None] | None = None
     after_epoch: Callable[[Epoch], None] | None = None
+    beside: tuple[Batches, ...] = ()  # a batch of each comes with every step; as many steps an epoch as `batches`
+    extra_loss: Callable[[Batch, Sequence[Batch]], Tensor] | None = None  # of the step's batch and of those beside it
+    around_update: Callable[[], AbstractContextManager[None]] | None = None  # entered with gradients, left without
+
+    def __post_init__(self) -> None:
+        if any(batches.steps != self.batches.steps for batches in self.beside):
+            raise ValueError("batches that come beside others have as many steps an epoch")
 
 
 def fit(work: Work, capture: bool = True) -> None:
@@ -182,19 +193,31 @@ class _Lane:
             self.steps.finish()
 
 
-def loss_of(work: Work, batch: Batch) -> tuple[Tensor, Tensor]:
+def loss_of(work: Work, batch: Batch, beside: Sequence[Batch] = ()) -> tuple[Tensor, Tensor]:
     """The loss to descend, and the part of it that is cross-entropy."""
     recipe = work.recipe
     half = batch.x.device.type == "cuda" and recipe.precision == "auto"
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext():
         logits = work.network(batch.x).float()
+        extra = work.extra_loss(batch, beside) if work.extra_loss is not None else None
     loss = F.cross_entropy(logits, batch.labels, label_smoothing=recipe.smoothing)
     if batch.others is not None and batch.share is not None:
         mixed = F.cross_entropy(logits, batch.others, label_smoothing=recipe.smoothing)
         loss = loss + batch.share * (mixed - loss)
     if recipe.turns and recipe.agree > 0:
         loss = loss + recipe.agree * turns.disagreement(logits)
-    return (loss if work.penalty is None else loss + work.penalty()), loss.detach()
+    entropy = loss.detach()
+    if extra is not None:
+        loss = loss + extra
+    return (loss if work.penalty is None else loss + work.penalty()), entropy
+
+
+def update(work: Work, optimizers: list[Optimizer]) -> None:
+    """Let the gradients change the parameters, and be gone."""
+    with work.around_update() if work.around_update is not None else nullcontext():
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
 
 class PlainSteps:
@@ -211,15 +234,15 @@ class PlainSteps:
 
     def epoch(self, number: int) -> float:
         """One epoch; returns its mean loss."""
-        self.batches.begin(number)
+        for batches in (self.batches, *self.work.beside):
+            batches.begin(number)
         total = torch.zeros((), device=self.batches.device)
         for step in range(self.batches.steps):
             set_rates(self.optimizers, factor(self.recipe, (number - 1) * self.batches.steps + step, self.total))
-            loss, entropy = loss_of(self.work, self.batches.at(step))
+            beside = [batches.at(step) for batches in self.work.beside]
+            loss, entropy = loss_of(self.work, self.batches.at(step), beside)
             loss.backward()  # type: ignore[no-untyped-call]
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            update(self.work, self.optimizers)
             total += entropy
         return float(total) / self.batches.steps
 
@@ -259,18 +282,22 @@ class CapturedSteps:
             self._gates.begin(batches.steps)
 
     def _fetch(self, number: int) -> None:
-        """Augment a whole epoch into place: a row per step, images channels-last."""
-        self.batches.begin(number)
-        whole = self.batches.whole()
+        """Augment a whole epoch into place, that of each part."""
+        for part, batches in enumerate((self.batches, *self.work.beside)):
+            batches.begin(number)
+            self._fetch_part(f"{part}/", batches.whole())
+
+    def _fetch_part(self, part: str, whole: Batch) -> None:
+        """A row per step, images channels-last."""
         half = self.recipe.precision == "auto" and whole.x.ndim == 4
         x = whole.x.permute(0, 2, 3, 1) if whole.x.ndim == 4 else whole.x
         rows = {"x": x.to(torch.bfloat16) if half else x, "labels": whole.labels}
         if whole.others is not None:
             rows["others"] = whole.others
         for name, values in rows.items():
-            self._place(name, values.reshape(self.batches.steps, -1, *values.shape[1:]))
+            self._place(part + name, values.reshape(self.batches.steps, -1, *values.shape[1:]))
         if whole.share is not None:
-            self._place("share", whole.share)
+            self._place(part + "share", whole.share)
 
     def _place(self, name: str, values: Tensor) -> None:
         if name in self._epoch:
@@ -278,8 +305,13 @@ class CapturedSteps:
         else:
             self._epoch[name] = values.contiguous()
 
-    def _batch(self) -> Batch:
-        row = {name: values.index_select(0, self._step).squeeze(0) for name, values in self._epoch.items()}
+    def _batch(self, number: int) -> Batch:
+        part = f"{number}/"
+        row = {
+            name.removeprefix(part): values.index_select(0, self._step).squeeze(0)
+            for name, values in self._epoch.items()
+            if name.startswith(part)
+        }
         x = row["x"].permute(0, 3, 1, 2) if row["x"].ndim == 4 else row["x"]
         x = x if x.is_cuda else x.contiguous()
         return Batch(x, row["labels"], row.get("others"), row.get("share"))
@@ -288,17 +320,15 @@ class CapturedSteps:
         share = self._factors.index_select(0, self._overall)
         for rate, full in self._rates:
             rate.copy_((full * share).squeeze(0))
-        batch = self._batch()
+        batch, *beside = (self._batch(part) for part in range(1 + len(self.work.beside)))
         if self._side is not None:
             self._side.wait_stream(torch.cuda.current_stream())
         with aside.beside(self._side):
-            loss, entropy = loss_of(self.work, batch)
+            loss, entropy = loss_of(self.work, batch, beside)
             loss.backward()  # type: ignore[no-untyped-call]
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        update(self.work, self.optimizers)
         self._total += entropy
         if self._gates is not None:
             self._gates.write(self._step)

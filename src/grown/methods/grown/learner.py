@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class Learner:
     `keep` is a folder for the model after each task and for what `resume` goes on from if the process ends.
     """
 
+    forgets: ClassVar[bool] = False
     graph: Graph
     channels: Channels
     banks: dict[str, Bank]

@@ -1,0 +1,227 @@
+"""One network that is trained on and on: what sequential training and its protected forms have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from grown import seeds
+from grown.data.task import Task, measure
+from grown.errors import unknown
+from grown.io import flat
+from grown.io.fields import Fields
+from grown.io.state import State
+from grown.methods import check
+from grown.methods.base import StageReport, TaskReport, parts_of, probe
+from grown.methods.plain import plain_groups
+from grown.methods.plain_method import PlainMethod
+from grown.methods.shared.training import ASIDE, Guard, Training, Weights
+from grown.nn.bank import FORMATS, as_stored
+from grown.nn.graph import Graph
+from grown.nn.plain import build, divide, fill, own_shapes
+from grown.train.batches import Batches
+from grown.train.evaluate import evaluate
+from grown.train.loop import Epoch, Work, fit_together
+from grown.train.statistics import estimate_statistics
+from grown.train.turns import TurnedHead
+
+Shapes = dict[str, torch.Size]
+
+
+class SharedMethod(PlainMethod):
+    """One 1x network for all tasks. Kernels are shared; norms, biases and heads are each task's own.
+
+    A method says with `_guard` what protects earlier tasks while a new one trains, and with `_remember` what it keeps
+    of a task that was learned.
+    """
+
+    forgets: ClassVar[bool] = True
+
+    def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
+        super()._adopt(graph, gains)
+        plain = build(graph, self.training.channels, self.training.widths, 1).state_dict()
+        keys = [f"{node.name}.weight" for node in graph.banked()]
+        self._kernel_shapes: Shapes = {key: plain[key].shape for key in keys}
+        self._shared: Weights = {}  # the kernels as the last task left them
+        self._own: dict[str, Weights] = {}  # by task: norms, biases, head
+
+    # --- what a method adds ----------------------------------------------------------------------------------------
+
+    def _guard(self, training: Training) -> Guard:  # noqa: ARG002
+        """What protects the earlier tasks in this training."""
+        return Guard()
+
+    def _remember(self, training: Training, guard: Guard) -> None:
+        """Keep what later trainings will need; the training's network is in evaluation, on its device."""
+
+    def _kept(self) -> dict[str, Tensor]:
+        """The same as tensors of the file."""
+        return {}
+
+    def _kept_shapes(self, tasks: list[Fields]) -> dict[str, tuple[Any, ...]]:  # noqa: ARG002
+        """Which tensors these are in a file with these tasks: type and shape, None for any length."""
+        return {}
+
+    def _load_kept(self, tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
+        """Take them out of a file."""
+
+    # --- learning --------------------------------------------------------------------------------------------------
+
+    def learn(self, task: Task) -> TaskReport:
+        """Train the shared network on: on a part of the data for its score, then from the same start on all of it."""
+        began = time.perf_counter()
+        self._check([task])
+        is_first = not self._records
+        trainings = self._trainings(task)
+        guards = [self._guard(training) for training in trainings]
+        self._fit(trainings, guards)
+        val, *_ = [self._settle(training) for training in trainings]
+        share = (time.perf_counter() - began) / sum(training.recipe.epochs for training in trainings)
+        self._commit(trainings[-1], guards[-1], val)
+        report = TaskReport(
+            name=task.name,
+            classes=task.classes,
+            target=None,
+            val=val,
+            stages=tuple(
+                StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
+                for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
+            ),
+            grew=is_first,
+            new_kernels={"released": 0, "grown": self._kernels() if is_first else 0},
+            size=self.size(),
+            seconds=time.perf_counter() - began,
+        )
+        self._emit({"event": "committed", "task": task.name, "val": val, "target": None, "grew": is_first})
+        return report
+
+    def _trainings(self, task: Task) -> list[Training]:
+        config = self.config
+        part, held_out = parts_of(task, config)
+        asked = [(part, config.deciding), *([(task.train, config.recipe)] if config.refit else [])]
+        trainings = []
+        for images, recipe in asked:
+            normalise = measure(images)
+            network = self._begin(task).to(config.device).train().requires_grad_(True)
+            batches = Batches(images, normalise, recipe, config.device, config.seed, task.name, "plain")
+            kernels = {key: network.get_parameter(key) for key in self._kernel_shapes}
+            start = {key: kernel.detach().clone() for key, kernel in kernels.items()}
+            trainings.append(Training(task, images, held_out, normalise, recipe, network, batches, kernels, start))
+        return trainings
+
+    def _begin(self, task: Task) -> nn.Module:
+        """The network as the last task left it, with a new head; drawn afresh for the first."""
+        network = self.training.fresh(task, self._seed(task))
+        if self._own:
+            head, own = f"{self.training.graph.head.name}.", next(reversed(self._own.values()))
+            state = {key: value for key, value in own.items() if not key.startswith(head)}
+            network.load_state_dict({**self._shared, **state}, strict=False)
+        return network
+
+    def _seed(self, task: Task) -> int:
+        return seeds.derive(self.config.seed, "plain", task.name)
+
+    def _fit(self, trainings: list[Training], guards: list[Guard]) -> None:
+        heads, works = [], []
+        for training, guard in zip(trainings, guards, strict=True):
+            network, task = training.network, training.task
+            if training.recipe.turns:
+                draw = seeds.generator(self.config.seed, "turns", task.name)
+                heads.append(TurnedHead(network, self.training.graph.head.name, draw))
+            if guard.aside is not None:
+                network.add_module(ASIDE, guard.aside)
+            works.append(
+                Work(
+                    network,
+                    plain_groups(network),
+                    training.batches,
+                    training.recipe,
+                    self._seed(task),
+                    penalty=guard.penalty,
+                    after_epoch=self._teller(task.name),
+                    beside=guard.beside,
+                    extra_loss=guard.extra_loss,
+                    around_update=guard.around_update,
+                )
+            )
+        fit_together(works, self.config.lanes)
+        for head in heads:
+            head.undo()
+        for training, guard in zip(trainings, guards, strict=True):
+            if guard.aside is not None:
+                delattr(training.network, ASIDE)
+
+    def _teller(self, task: str) -> Callable[[Epoch], None]:
+        def after_epoch(epoch: Epoch) -> None:
+            event = {"event": "epoch", "task": task, "stage": self.name, "round": 0}
+            self._emit({**event, "epoch": epoch.number, "epochs": epoch.epochs, "loss": epoch.loss})
+
+        return after_epoch
+
+    def _settle(self, training: Training) -> float:
+        """Kernels as a file has them, then norm statistics; returns the held-out accuracy."""
+        network, config = training.network, self.config
+        with torch.no_grad():
+            for kernel in training.kernels.values():
+                kernel.copy_(as_stored(kernel, config.kernel_format))
+        estimate_statistics(network, training.batches.inputs(epochs=2))
+        network.eval().requires_grad_(False)
+        return evaluate(network, training.held_out, training.normalise, config.device).accuracy
+
+    def _commit(self, training: Training, guard: Guard, val: float) -> None:
+        """The kernels are every task's from now on, so that each task's probe is another."""
+        task = training.task
+        self._remember(training, guard)
+        state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
+        self._shared = {key: state[key] for key in self._kernel_shapes}
+        self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
+        self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
+        self._arithmetic = {}
+        for name, (classes, normalise, _, score) in self._records.items():
+            logits = probe(self.network(name), self.training.graph.input_shape)
+            self._records[name] = (classes, normalise, logits, score)
+
+    def _own_shapes(self, classes: tuple[str, ...]) -> dict[str, Shapes]:
+        training = self.training
+        return divide(training.graph, own_shapes(training.graph, training.channels, training.widths, len(classes)))
+
+    def network(self, task: str) -> nn.Module:
+        """A task's network as it is now, as a plain module of its own."""
+        if task not in self._records:
+            raise unknown("task", task, self._records)
+        training, classes = self.training, len(self._records[task][0])
+        plain = build(training.graph, training.channels, training.widths, classes)
+        return fill(plain, {**self._shared, **self._own[task]})
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The kernels once, each task's own parts, and what the method keeps."""
+        tensors, tasks = {}, []
+        if self._records:
+            kernels = flat.flatten(self._shared, self._kernel_shapes)
+            tensors = {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format]), **self._kept()}
+        for number, (name, record) in enumerate(self._records.items(), start=1):
+            for part, keys in self._own_shapes(record[0]).items():
+                tensors[f"task/{number}/{part}"] = flat.flatten(self._own[name], keys)
+            tensors[f"task/{number}/probe"] = record[2]
+            tasks.append(self._entry(number, name, record))
+        return State(tensors, {**self._about(), "tasks": tasks})
+
+    def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
+        tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
+        check.check_shared(tensors, tasks, self._kept_shapes(tasks))
+        if not tasks:
+            return
+        self._shared = flat.split("shared/kernels", tensors["shared/kernels"].float(), self._kernel_shapes)
+        for number, entry in enumerate(tasks, start=1):
+            name, prefix = entry.text("name"), f"task/{number}/"
+            record = self._records[name] = self._record(entry, tensors[prefix + "probe"])
+            self._own[name] = {}
+            for part, keys in self._own_shapes(record[0]).items():
+                self._own[name] |= flat.split(prefix + part, tensors[prefix + part], keys)
+        self._load_kept(tensors, tasks)
