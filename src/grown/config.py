@@ -118,9 +118,7 @@ class Config:
     lwf_strength: float = 1.0  # lambda_o of LwF, on the distillation of each earlier task
     lwf_temperature: float = 2.0  # T of LwF
     replay_strength: float = 1.0  # on the mean loss over the memory
-    memory_bytes: int | None = (
-        None  # of replay's images and labels; None: 0.05 of 1x in fp32, an image a class at least
-    )
+    memory_bytes: int | None = None  # of replay's images and labels; None: 0.05 of 1x, an image a class at least
 
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
