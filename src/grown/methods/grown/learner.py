@@ -244,11 +244,7 @@ class Learner:
     def predict_mixed(self, images: ArrayLike, tasks: Sequence[str], device: str = "cpu") -> list[Tensor]:
         """Class probabilities of each image by its own task, in their order: those of one task run together."""
         array = np.asarray(images)
-        if len(array) != len(tasks):
-            raise TaskError(f"{len(array)} images, but {len(tasks)} tasks")
-        rows: dict[str, list[int]] = {}
-        for number, name in enumerate(tasks):
-            rows.setdefault(name, []).append(number)
+        rows = inference.rows_by_task(array, tasks)
         # All inputs are ready before the first network runs, so that a GPU is not kept waiting.
         inputs = {name: self.prepare(name, array[mine]).to(device) for name, mine in rows.items()}
         answers = {name: self.ready(name, device)(x).softmax(1) for name, x in inputs.items()}
