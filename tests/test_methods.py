@@ -38,6 +38,7 @@ def learned(name: str, seed: int = 0) -> object:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_it_learns_and_reports(name: str) -> None:
+    torch.manual_seed(0)  # the template's own draw: a rare one learns too little in eight epochs
     made = method(name)(Branchy(), quick(recipe=grown.Recipe(epochs=8, batch=16), seed_size=0.6))
     for task in foresee(made, [make_task(f"t{number}", each=24, seed=number) for number in range(2)]):
         report = made.learn(task)

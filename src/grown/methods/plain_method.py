@@ -105,19 +105,25 @@ class PlainMethod:
         trained = self._trained.pop(task.name)
         network = self.training.networks[task.name]
         self._records[task.name] = (task.classes, trained.normalise, probe(network, graph.input_shape), trained.val)
-        seconds = time.perf_counter() - began + (sum(stage.seconds for stage in trained.stages) if earlier else 0.0)
+        before = sum(stage.seconds for stage in trained.stages) if earlier else 0.0
+        return self._report(task, trained.val, trained.stages, is_new=True, began=began - before)
+
+    def _report(
+        self, task: Task, val: float, stages: tuple[StageReport, ...], *, is_new: bool, began: float
+    ) -> TaskReport:
+        """What learning a task came to, and the word that it is learned; `is_new`: a network was made for it."""
         report = TaskReport(
             name=task.name,
             classes=task.classes,
             target=None,
-            val=trained.val,
-            stages=trained.stages,
-            grew=True,
-            new_kernels={"released": 0, "grown": self._kernels()},
+            val=val,
+            stages=stages,
+            grew=is_new,
+            new_kernels={"released": 0, "grown": self._kernels() if is_new else 0},
             size=self.size(),
-            seconds=seconds,
+            seconds=time.perf_counter() - began,
         )
-        self._emit({"event": "committed", "task": task.name, "val": trained.val, "target": None, "grew": True})
+        self._emit({"event": "committed", "task": task.name, "val": val, "target": None, "grew": is_new})
         return report
 
     def _check(self, tasks: list[Task]) -> None:

@@ -72,21 +72,10 @@ class Joint(PlainMethod):
         spent = (time.perf_counter() - began) / sum(epochs for _, epochs in jobs) if train else 0.0  # an epoch
         record = self._records[task.name] = self._all[task.name]
         val = record[3]
-        report = TaskReport(
-            name=task.name,
-            classes=task.classes,
-            target=None,
-            val=val,
-            stages=tuple(
-                StageReport(name, epochs, val if name == "train" else None, spent * epochs) for name, epochs in jobs
-            ),
-            grew=train,
-            new_kernels={"released": 0, "grown": self._kernels() if train else 0},
-            size=self.size(),
-            seconds=time.perf_counter() - began,
+        stages = tuple(
+            StageReport(name, epochs, val if name == "train" else None, spent * epochs) for name, epochs in jobs
         )
-        self._emit({"event": "committed", "task": task.name, "val": val, "target": None, "grew": train})
-        return report
+        return self._report(task, val, stages, is_new=train, began=began)
 
     def _refuse(self, task: Task) -> None:
         """Refuse a task that does not fit, or that was not foreseen as it is."""

@@ -82,22 +82,11 @@ class SharedMethod(PlainMethod):
         val, *_ = [self._settle(training) for training in trainings]
         share = (time.perf_counter() - began) / sum(training.recipe.epochs for training in trainings)
         self._commit(trainings[-1], guards[-1], val)
-        report = TaskReport(
-            name=task.name,
-            classes=task.classes,
-            target=None,
-            val=val,
-            stages=tuple(
-                StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
-                for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
-            ),
-            grew=is_first,
-            new_kernels={"released": 0, "grown": self._kernels() if is_first else 0},
-            size=self.size(),
-            seconds=time.perf_counter() - began,
+        stages = tuple(
+            StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
+            for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
         )
-        self._emit({"event": "committed", "task": task.name, "val": val, "target": None, "grew": is_first})
-        return report
+        return self._report(task, val, stages, is_new=is_first, began=began)
 
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
