@@ -105,6 +105,32 @@ def test_each_operation_of_the_policy_does_what_it_says(name: str) -> None:
         assert bool((moved % 16 == 0).all())
 
 
+def test_the_last_epochs_may_be_calm() -> None:
+    source = part()
+    strong = Batches(source, PLAIN, Recipe(batch=32, epochs=10, policy="trivial", cutout=4, calm=0.2), "cpu", 0)
+    plain = Batches(source, PLAIN, Recipe(batch=32, epochs=10), "cpu", 0)
+    same = []
+    for epoch in (1, 8, 9, 10):
+        strong.begin(epoch)
+        plain.begin(epoch)
+        same.append(torch.equal(strong.at(0).x, plain.at(0).x))
+    assert same == [False, False, True, True]
+    assert all(bool((x >= 1).all()) for x in strong.inputs(epochs=1))  # so are those that give statistics: no hole
+
+
+def test_the_policy_goes_as_far_as_its_reach() -> None:
+    far, near = (Batches(part(), PLAIN, Recipe(batch=32, policy="trivial", reach=r), "cpu", 0) for r in (1.0, 0.25))
+    strengths = []
+    for batches in (far, near):
+        batches.begin(1)
+        strengths.append(batches._plan["strength"])
+    assert torch.equal(strengths[1], 0.25 * strengths[0])
+    assert float(strengths[0].abs().max()) > 0.9
+    for name in ("reach", "calm"):
+        with pytest.raises(ConfigError, match=name):
+            Recipe(**{name: 1.5})  # type: ignore[arg-type]
+
+
 def test_features_are_only_normalised() -> None:
     features = Part(torch.randn(20, 4), torch.arange(20) % 2)
     batches = Batches(features, Normalisation((1.0,) * 4, (2.0,) * 4), Recipe(batch=5, crop=2, flip=True), "cpu", 0)

@@ -143,7 +143,7 @@ def test_list_and_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 BAD = [
     (["run", "digit"], "Did you mean 'digits'"),
     (["run", "--method", "grwn"], "Did you mean 'grown'"),
-    (["run", "--backbone", "resnet19"], "Did you mean 'resnet18'"),
+    (["run", "--backbone", "resnet17"], "Did you mean 'resnet18'"),
     (["run", "--recipe", "smal"], "Did you mean 'small'"),
     (["run", "--target", "120"], "0 to 100"),
     (["run", "--target", "scrach"], "Did you mean 'scratch'"),

@@ -152,7 +152,8 @@ def test_scratch_is_the_same_captured_or_not() -> None:
 @pytest.mark.parametrize("name", ["vgg16-bn-pool", "resnet18"])
 def test_trainings_side_by_side_come_out_as_alone(name: str) -> None:
     torch.backends.cudnn.allow_tf32 = False
-    recipe = Recipe(epochs=1, batch=16, rate=1e-4, precision="fp32", turns=True, crop=2)
+    # A rate whose updates of a norm's weights, around 1, are far above what fp32 resolves there.
+    recipe = Recipe(epochs=1, batch=16, rate=1e-3, precision="fp32", turns=True, crop=2)
     learner = grown.Learner(backbone(name, width=0.125), quick(), input_shape=(3, 32, 32))
     found = []
     for lanes in (1, 2):

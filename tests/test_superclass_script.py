@@ -45,14 +45,14 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, mon
     monkeypatch.setattr(superclass.subprocess, "Popen", Finished)
     (tmp_path / "work").mkdir()
     arguments = argparse.Namespace(
-        data=Path("data"), work=tmp_path / "work", rows=["equal", "grown", "scratch"], seeds=[0, 1], jobs=2,
+        data=Path("data"), work=tmp_path / "work", rows=["equal", "grown", "targets"], seeds=[0, 1], jobs=2,
         device="cpu", deadline=60.0,
     )  # fmt: skip
     superclass.run_all(arguments)
     names = [Path(words[words.index("--out") + 1]).name for words in asked]
-    assert names == ["scratch-0", "scratch-1", "grown-0", "grown-1", "equal-0", "equal-1"]
+    assert names == ["targets-0", "targets-1", "grown-0", "grown-1", "equal-0", "equal-1"]
     grown = asked[2]
-    assert grown[grown.index("--target") + 1] == str(superclass.path_of("scratch", 0))
+    assert grown[grown.index("--target") + 1] == str(superclass.path_of("targets", 0))
     width = float(asked[4][asked[4].index("--width") + 1])
     assert superclass.scratch_bytes(width) == pytest.approx(0.2 * 4 * 33_584_832, rel=0.05)
     asked.clear()

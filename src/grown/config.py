@@ -34,6 +34,8 @@ class Recipe:
     flip: bool = False
     cutout: int = 0  # the side of a square that is blanked
     policy: str = "none"  # or "trivial": one random operation an image
+    reach: float = 1.0  # how far that operation may go; 1: TrivialAugment's wide ranges
+    calm: float = 0.0  # the share of the epochs, at the end, that leave cutout and the policy out
     cutmix: float = 0.0  # the share of batches in which a box comes from other images; none in the last tenth
     mixup: float = 0.0  # the share of batches in which images are blended with others; none in the last tenth
     turns: bool = False  # rotation labels: each image in its four quarter turns, each class once for each turn
@@ -55,6 +57,8 @@ class Recipe:
         if self.cutmix + self.mixup > 1.0:
             raise ConfigError(f"cutmix and mixup are shares of the batches, but got {self.cutmix} and {self.mixup}")
         _within("agree", self.agree, 0.0, 100.0)
+        for name in ("reach", "calm"):
+            _within(name, getattr(self, name), 0.0, 1.0)
         for name in ("flip", "turns"):
             _flag(name, getattr(self, name))
         for name in ("rate", "score_rate"):

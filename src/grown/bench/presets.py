@@ -10,7 +10,7 @@ from grown.errors import unknown
 
 FAST = Recipe(
     name="fast",
-    epochs=60,
+    epochs=80,
     batch=64,
     rate=0.05,
     weight_decay=5e-4,
@@ -19,8 +19,10 @@ FAST = Recipe(
     smoothing=0.1,
     crop=4,
     flip=True,
-    cutout=8,
-    watch=20,
+    cutout=12,
+    policy="trivial",
+    reach=0.5,
+    watch=40,
 )
 RECIPES: dict[str, Recipe] = {
     # `grown run`: hundreds of 8x8 images a task, seconds on one core.
@@ -39,7 +41,7 @@ RECIPES: dict[str, Recipe] = {
         watch=10,
     ),
     "fast": FAST,
-    "best": replace(FAST, name="best", epochs=120, cutout=12, watch=40),
+    "best": replace(FAST, name="best", epochs=240, reach=1.0, watch=80),
 }
 
 
@@ -65,19 +67,22 @@ BENCHMARKS: dict[str, Benchmark] = {
         backbone="vgg16-bn-pool",
         recipe="fast",
         config=Config(
-            seed_size=0.11,
+            seed_size=0.11,  # half of the width
             start_size=0.11,
-            task_size=0.06,
+            task_size=0.04,
             step_size=0.04,
             max_size=0.5,
             expansions=1,
-            margin=1.0,
+            trial=False,
+            margin=0.0,
             holdout=0.1,
             refit=True,
-            decide=0.5,
+            decide=0.25,
+            start="related",
             score_start=0.02,
             width_multiple=8,
             growth="open",
+            kernel_format="bf16",
         ),
         about="CIFAR-100's 20 superclasses, a task each",
         base_parameters=33_584_832,  # the paper's VGG16-BN with its fully connected layers

@@ -74,9 +74,10 @@ def _largest(widths_at: Callable[[float], Widths], fits: Callable[[Widths], bool
 def open_widths(network: GrowingNetwork) -> Widths:
     """The widths that would be left if the closed candidates were dropped now."""
     opened = network.open_candidates()
+    counts = torch.stack([flags.sum() for flags in opened.values()]).tolist() if opened else []  # waits only once
+    found = dict(zip(opened, counts, strict=True))
     return tuple(
-        network.settled[group.index] + (int(opened[group.index].sum()) * group.unit if group.index in opened else 0)
-        for group in network.channels.groups
+        network.settled[group.index] + found.get(group.index, 0) * group.unit for group in network.channels.groups
     )
 
 

@@ -10,14 +10,16 @@ from torch import nn
 from grown.errors import unknown
 from grown.models.convnet import convnet
 from grown.models.lenet import lenet
-from grown.models.resnet import resnet18, resnet50
-from grown.models.vgg import vgg16_bn, vgg16_bn_pool
+from grown.models.resnet import resnet9, resnet18, resnet50
+from grown.models.vgg import vgg11_bn_pool, vgg16_bn, vgg16_bn_pool
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "convnet": convnet,
     "lenet": lenet,
+    "vgg11-bn-pool": vgg11_bn_pool,
     "vgg16-bn": vgg16_bn,
     "vgg16-bn-pool": vgg16_bn_pool,
+    "resnet9": resnet9,
     "resnet18": resnet18,
     "resnet50": resnet50,
 }
@@ -33,4 +35,15 @@ def backbone(name: str, channels: int = 3, width: float = 1.0, image: int = 32) 
     return make(channels=channels, width=width)
 
 
-__all__ = ["BACKBONES", "backbone", "convnet", "lenet", "resnet18", "resnet50", "vgg16_bn", "vgg16_bn_pool"]
+__all__ = [
+    "BACKBONES",
+    "backbone",
+    "convnet",
+    "lenet",
+    "resnet9",
+    "resnet18",
+    "resnet50",
+    "vgg11_bn_pool",
+    "vgg16_bn",
+    "vgg16_bn_pool",
+]

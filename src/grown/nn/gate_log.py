@@ -20,7 +20,7 @@ class GateLog:
 
     def __init__(self, network: GrowingNetwork) -> None:
         self._network = network
-        self._passes: list[dict[int, Tensor]] = []
+        self._passes: list[dict[int, Tensor]] = []  # by group: a row for each pass
         self.last: dict[int, Tensor] = {}  # the states that the next flips are counted from
         self._table: dict[int, Tensor] | None = None
 
@@ -32,7 +32,8 @@ class GateLog:
     def note(self) -> None:
         """Remember the states as they are now."""
         if self._table is None:
-            self._passes.append(self._network.open_candidates())
+            states = self._network.open_candidates()
+            self._passes.append({group: mine.unsqueeze(0) for group, mine in states.items()})
 
     def begin(self, steps: int) -> None:
         """From now on a captured step writes a table of so many rows."""
@@ -48,31 +49,39 @@ class GateLog:
             (self._table or {})[group].index_copy_(0, step, states.unsqueeze(0))
 
     def end(self) -> None:
-        """Take the table's rows over; once an epoch."""
-        rows = {group: table.cpu() for group, table in (self._table or {}).items()}
-        steps = min((len(table) for table in rows.values()), default=0)
-        self._passes += [{group: table[step] for group, table in rows.items()} for step in range(steps)]
+        """Take the table over; once an epoch."""
+        if self._table:
+            self._passes.append(_fetched(self._table))
 
     def take(self) -> list[dict[str, Any]]:
         """Every flip since the last call: pass, group, candidates opened, candidates closed."""
-        events = []
-        for number, states in enumerate(self._passes):
-            for group, state in states.items():
-                now = state.cpu()
-                before = self.last.get(group)
-                if before is not None and before.shape == now.shape and not torch.equal(before, now):
-                    events.append(
-                        {
-                            "pass": number,
-                            "group": self._network.channels.groups[group].name,
-                            "opened": (now & ~before).nonzero().flatten().tolist(),
-                            "closed": (before & ~now).nonzero().flatten().tolist(),
-                        }
-                    )
-                self.last[group] = now
+        events, first = [], 0
+        for block in self._passes:
+            for order, (group, rows) in enumerate(block.items()):
+                now, before = rows.cpu(), self.last.get(group)
+                known = now[:1] if before is None or len(before) != now.shape[1] else before.unsqueeze(0)
+                states = torch.cat([known, now])
+                for at in (states[1:] != states[:-1]).any(1).nonzero().flatten().tolist():
+                    was, is_now = states[at], states[at + 1]
+                    event = {
+                        "pass": first + at,
+                        "group": self._network.channels.groups[group].name,
+                        "opened": (is_now & ~was).nonzero().flatten().tolist(),
+                        "closed": (was & ~is_now).nonzero().flatten().tolist(),
+                    }
+                    events.append((first + at, order, event))
+                self.last[group] = now[-1]
+            first += max(len(rows) for rows in block.values()) if block else 1
         self._passes.clear()
-        return events
+        return [event for *_, event in sorted(events, key=lambda found: found[:2])]
 
     def release(self) -> None:
         """Passes note their states again."""
         self._table = None
+
+
+def _fetched(tables: dict[int, Tensor]) -> dict[int, Tensor]:
+    """The same on the CPU, in one transfer."""
+    widths = [table.shape[1] for table in tables.values()]
+    whole = torch.cat(list(tables.values()), dim=1).cpu()
+    return dict(zip(tables, whole.split(widths, dim=1), strict=True))

@@ -70,7 +70,10 @@ class Batches:
 
     def begin(self, epoch: int) -> None:
         """Draw what this epoch does; epochs count from 1."""
-        self._plan = {name: values.to(self.device, non_blocking=True) for name, values in self._draw(epoch).items()}
+        drawn = self._draw(epoch)
+        if self.device.type == "cuda":  # from pinned memory a copy does not wait for what the device is doing
+            drawn = {name: values.pin_memory() for name, values in drawn.items()}
+        self._plan = {name: values.to(self.device, non_blocking=True) for name, values in drawn.items()}
 
     def _draw(self, epoch: int) -> dict[str, Tensor]:
         """For each step and image of the epoch: which it is, and what is done to it."""
@@ -84,11 +87,13 @@ class Batches:
             plan["shift"] = torch.randint(0, 2 * recipe.crop + 1, (*shape, 2), generator=draw)
         if recipe.flip:
             plan["flip"] = torch.rand(shape, generator=draw) < 0.5
-        if recipe.cutout:
+        is_calm = recipe.calm > 0 and epoch > recipe.epochs * (1 - recipe.calm)
+        if recipe.cutout and not is_calm:
             size = torch.tensor([self._height, self._width])
             plan["hole"] = (torch.rand((*shape, 2), generator=draw) * size).long()
-        if recipe.policy == "trivial":
-            plan["operation"], plan["strength"] = policy.draw(shape, draw)
+        if recipe.policy == "trivial" and not is_calm:
+            plan["operation"], strength = policy.draw(shape, draw)
+            plan["strength"] = recipe.reach * strength
         if recipe.cutmix or recipe.mixup:
             plan |= self._draw_mixing(draw, mixing=epoch <= recipe.epochs * 0.9)
         return plan

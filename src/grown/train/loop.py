@@ -137,6 +137,8 @@ def _side_by_side(works: list[Work], lanes: int) -> None:
             for lane in running:
                 lane.advance()
         for lane in running:
+            lane.steps.look_ahead()
+        for lane in running:
             lane.end()
         running = [lane for lane in running if not lane.is_done]
 
@@ -271,6 +273,7 @@ class CapturedSteps:
         self._overall = torch.zeros(1, dtype=torch.int64, device=device)
         self._total = torch.zeros((), device=device)
         self._epoch: dict[str, Tensor] = {}
+        self._number = self._fetched = 0  # the epoch that was begun, and the one whose images are in place
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -283,6 +286,9 @@ class CapturedSteps:
 
     def _fetch(self, number: int) -> None:
         """Augment a whole epoch into place, that of each part."""
+        if self._fetched == number:
+            return
+        self._fetched = number
         for part, batches in enumerate((self.batches, *self.work.beside)):
             batches.begin(number)
             self._fetch_part(f"{part}/", batches.whole())
@@ -353,6 +359,7 @@ class CapturedSteps:
 
     def begin(self, number: int) -> None:
         """Begin an epoch, on this training's own stream."""
+        self._number = number
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
         with self._aside():
@@ -372,8 +379,15 @@ class CapturedSteps:
                 self._graph = self._capture()
                 self._graph.replay()
 
+    def look_ahead(self) -> None:
+        """Once all steps of an epoch are under way: put the next one's images behind them, so that nothing waits."""
+        if self._number < self.recipe.epochs:
+            with self._aside():
+                self._fetch(self._number + 1)
+
     def end(self) -> float:
         """Wait for the epoch; returns its mean loss."""
+        self.look_ahead()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         if self._gates is not None:

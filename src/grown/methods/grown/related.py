@@ -32,7 +32,7 @@ def most_related(stage: Stage) -> Record:
     records = list(learner.records.values())
     best = (math.inf, records[0])
     for record in records if len(records) > 1 else []:
-        network = learner.extract(record.name).to(learner.config.device)
+        network = learner.ready(record.name, learner.config.device)
         head = network.get_submodule(learner.graph.head.name)
         seen, asked = (
             _features(network, head, part, record.normalisation, learner.config.device)
