@@ -26,7 +26,7 @@ from grown.nn import trace
 from grown.nn.bank import FORMATS, make_banks
 from grown.nn.graph import Graph
 from grown.nn.initial import measure_gains
-from grown.nn.plain import build, divide, fill, own_shapes
+from grown.nn.plain import build, divide, fill, own_shapes, simplest
 
 PlainRecord = tuple[tuple[str, ...], Normalisation, Tensor, float]  # classes, normalisation, probe, held-out accuracy
 
@@ -170,7 +170,7 @@ class PlainMethod:
             raise unknown("task", task, self._records)
         source = self.training.networks[task]
         copy = build(self.training.graph, self.training.channels, self.training.widths, len(self._records[task][0]))
-        return fill(copy, source.state_dict())
+        return simplest(fill(copy, source.state_dict()))
 
     def normalisation(self, task: str) -> Normalisation:
         """What a task's images go through before its network."""

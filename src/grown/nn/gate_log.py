@@ -84,4 +84,4 @@ def _fetched(tables: dict[int, Tensor]) -> dict[int, Tensor]:
     """The same on the CPU, in one transfer."""
     widths = [table.shape[1] for table in tables.values()]
     whole = torch.cat(list(tables.values()), dim=1).cpu()
-    return dict(zip(tables, whole.split(widths, dim=1), strict=True))
+    return dict(zip(tables, torch.split(whole, widths, dim=1), strict=True))

@@ -18,7 +18,7 @@ from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.graph import Graph
 from grown.nn.groups import Channels
-from grown.nn.plain import build, divide, fill, own_shapes
+from grown.nn.plain import build, divide, fill, own_shapes, simplest
 
 
 @dataclass
@@ -91,7 +91,7 @@ def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
             node.op,
             physical,
         )
-    return fill(network, state)
+    return simplest(fill(network, state))
 
 
 # --- in a file -------------------------------------------------------------------------------------------------------

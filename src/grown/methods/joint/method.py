@@ -22,7 +22,7 @@ from grown.methods.plain import PlainJob
 from grown.methods.plain_method import PlainMethod, PlainRecord
 from grown.nn.bank import FORMATS
 from grown.nn.graph import Graph
-from grown.nn.plain import build, divide, fill, own_shapes
+from grown.nn.plain import build, divide, fill, own_shapes, simplest
 from grown.train.evaluate import evaluate
 
 Shapes = dict[str, dict[str, torch.Size]]
@@ -126,7 +126,8 @@ class Joint(PlainMethod):
         """The network with these rows of its head alone."""
         training, head = self.training, f"{self.training.graph.head.name}."
         plain = build(training.graph, training.channels, training.widths, rows.stop - rows.start)
-        return fill(plain, {key: value[rows] if key.startswith(head) else value for key, value in whole.items()})
+        mine = {key: value[rows] if key.startswith(head) else value for key, value in whole.items()}
+        return simplest(fill(plain, mine))
 
     def _rows(self) -> dict[str, slice]:
         return rows_of({name: record[0] for name, record in self._all.items()})

@@ -22,7 +22,7 @@ from grown.methods.plain_method import PlainMethod
 from grown.methods.shared.training import ASIDE, Guard, Training, Weights
 from grown.nn.bank import FORMATS, as_stored
 from grown.nn.graph import Graph
-from grown.nn.plain import build, divide, fill, own_shapes
+from grown.nn.plain import build, divide, fill, own_shapes, simplest
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
 from grown.train.loop import Epoch, Work, fit_together
@@ -184,7 +184,7 @@ class SharedMethod(PlainMethod):
             raise unknown("task", task, self._records)
         training, classes = self.training, len(self._records[task][0])
         plain = build(training.graph, training.channels, training.widths, classes)
-        return fill(plain, {**self._shared, **self._own[task]})
+        return simplest(fill(plain, {**self._shared, **self._own[task]}))
 
     # --- files -----------------------------------------------------------------------------------------------------
 
