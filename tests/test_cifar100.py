@@ -204,8 +204,8 @@ def test_grown_data_says_what_is_there_or_how_to_get_it(
     assert "cs.toronto.edu" in capsys.readouterr().err
 
 
-def test_real_images_are_where_they_belong(tmp_path: Path) -> None:
-    """The packed originals, class by class: every pixel of the stream is theirs."""
+def real_cifar100(tmp_path: Path) -> str:
+    """Where CIFAR-100 lies, unpacked if need be; without it the test is skipped."""
     root = os.environ.get("GROWN_DATA", "")
     if not root and (SHARED / "meta.json").is_file():
         unpack = SHARED.parent.parent / "tools" / "unpack_cifar100.py"
@@ -213,6 +213,12 @@ def test_real_images_are_where_they_belong(tmp_path: Path) -> None:
         root = str(tmp_path)
     if not root or cifar100.find_cifar100(root) is None:
         pytest.skip("CIFAR-100's data is absent: set GROWN_DATA to its folder")
+    return root
+
+
+def test_real_images_are_where_they_belong(tmp_path: Path) -> None:
+    """The packed originals, class by class: every pixel of the stream is theirs."""
+    root = real_cifar100(tmp_path)
     train, test = load_cifar100(root)
     if (SHARED / "meta.json").is_file():
         meta = json.loads((SHARED / "meta.json").read_text())
