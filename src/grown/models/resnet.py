@@ -1,4 +1,4 @@
-"""ResNet18 and ResNet50 with a stem for small images: 3x3, stride 1, then 2x2 max pooling."""
+"""ResNet18 and ResNet50 with a stem for images of 32 to 84 pixels: 3x3, stride 1, then 2x2 max pooling."""
 
 from __future__ import annotations
 
