@@ -19,9 +19,9 @@ import grown
 from grown.data import cache, images, miniimagenet
 from grown.data.miniimagenet import CLASSES, list_images, miniimagenet_stream
 from grown.methods.base import parts_of
-from helpers import call, quick
+from helpers import DATA, call, quick
 
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "miniimagenet"
+SHARED = DATA / "miniimagenet"
 WNIDS = sorted(CLASSES)
 EACH, SIDE = 8, 20
 

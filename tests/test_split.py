@@ -22,7 +22,7 @@ from grown.models import lenet
 from grown.report.tables import VALIDATED, decided_on, protocol_note
 from grown.train.schedule import factor
 from helpers import make_task, quick
-from test_cifar100 import real_cifar100, write_official
+from test_cifar100 import write_official
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +152,8 @@ def test_a_run_by_either_protocol(protocol: str, tmp_path: Path, monkeypatch: py
     assert all(len(task["stages"]) == 1 for task in result["tasks"])  # 4000 train, and no training on all follows
 
 
-def test_real_pixels(tmp_path: Path) -> None:
-    root = real_cifar100(tmp_path)
-    tasks = grown.data.stream("cifar100-split", root)
+def test_real_pixels(real_cifar100: Path) -> None:
+    tasks = grown.data.stream("cifar100-split", real_cifar100)
     assert [task.classes[0] for task in tasks[:3]] == ["apple", "bowl", "chair"]
     assert [(len(task.train), len(task.test), task.input_shape) for task in tasks] == [(5000, 1000, (3, 32, 32))] * 10
     sea = tasks[cifar100.FINE.index("sea") // 10]

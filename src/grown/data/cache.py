@@ -82,10 +82,11 @@ def _key(paths: list[Path], root: Path, shape: Shape, exact: bool) -> str:
     key = hashlib.sha256(json.dumps([LAYOUT, *shape, *(["exact"] if exact else [])]).encode())
     for path in paths:
         try:
-            state = (path.stat().st_size, path.stat().st_mtime_ns)
+            found = path.stat()
+            state = f"\0{found.st_size}\0{found.st_mtime_ns}\0"
         except OSError:  # it is named when it is decoded
-            state = (-1, -1)
-        key.update(os.fsencode(path.relative_to(root)) + f"\0{state[0]}\0{state[1]}\0".encode())
+            state = "\0-1\0-1\0"
+        key.update(os.fsencode(path.relative_to(root)) + state.encode())
     return key.hexdigest()
 
 
