@@ -1,6 +1,6 @@
 """A training step on a GPU against its floor: Scratch and GROWN, VGG16-BN with pooling, at 0.3x, 0.6x and 1x.
 
-    python benchmarks/gpu_step.py [--out FILE]
+    python benchmarks/gpu_step.py [--backbone resnet18 --side 84] [--out FILE]
 
 The floor is the larger of two times: operations over the machine's matrix rate, and bytes over its bandwidth, both
 measured first. Operations: three passes (forward, input gradient, weight gradient) of two per multiplication. Bytes:
@@ -72,11 +72,11 @@ def floor(learner: grown.Learner, widths: tuple[int, ...], rate: float, bandwidt
     return {**times, "floor_ms": max(times.values())}
 
 
-def task(name: str) -> grown.Task:
+def task(name: str, side: int) -> grown.Task:
     """Noise of the right shape."""
     draw = np.random.default_rng(0)
     labels = np.arange(IMAGES) % CLASSES
-    part = (draw.integers(0, 256, (IMAGES, 32, 32, 3), dtype=np.uint8), labels)
+    part = (draw.integers(0, 256, (IMAGES, side, side, 3), dtype=np.uint8), labels)
     return grown.Task(name, train=part, test=part)
 
 
@@ -92,15 +92,15 @@ def step_ms(steps: CapturedSteps) -> float:
     return 1e3 * (time.perf_counter() - began) / steps.batches.steps
 
 
-def measure(size: float, rate: float, bandwidth: float) -> dict[str, Any]:
+def measure(name: str, side: int, size: float, rate: float, bandwidth: float) -> dict[str, Any]:
     """Scratch and GROWN at one size."""
     recipe = RECIPES["fast"]
     config = Config(
         grow=False, seed_size=size, max_size=2.0, width_multiple=8, target=0.0, device="cuda", recipe=recipe
     )
-    learner = grown.Learner(backbone("vgg16-bn-pool"), config)
-    commit_three_quarters(learner.open(task("first")))
-    stage = learner.open(task("second"))
+    learner = grown.Learner(backbone(name, image=side), config)
+    commit_three_quarters(learner.open(task("first", side)))
+    stage = learner.open(task("second", side))
     batches = Batches(stage.fit, stage.normalise, recipe, "cuda", 0)
     began = time.perf_counter()
     stage.network.train()
@@ -131,11 +131,13 @@ def measure(size: float, rate: float, bandwidth: float) -> dict[str, Any]:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", default="vgg16-bn-pool")
+    parser.add_argument("--side", type=int, default=32, help="of the images, in pixels")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     arguments = parser.parse_args()
     rate, bandwidth = ceilings()
     torch.backends.cudnn.benchmark = True
-    rows = [measure(size, rate, bandwidth) for size in (0.3, 0.6, 1.0)]
+    rows = [measure(arguments.backbone, arguments.side, size, rate, bandwidth) for size in (0.3, 0.6, 1.0)]
     print(f"measured ceilings: {rate / 1e12:.0f} TFLOP/s in bf16, {bandwidth / 1e12:.2f} TB/s")
     for row in rows:
         print(
@@ -145,6 +147,7 @@ def main() -> None:
         )
     if arguments.out is not None:
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "batch": BATCH}
+        about |= {"backbone": arguments.backbone, "side": arguments.side}
         ceilings_found = {"tflops": rate / 1e12, "terabytes": bandwidth / 1e12}
         arguments.out.write_text(
             json.dumps({"about": about, "ceilings": ceilings_found, "rows": rows}, indent=1) + "\n"

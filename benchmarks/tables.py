@@ -121,6 +121,9 @@ def latency_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "digits": lambda: stream_table(RESULTS / "digits"),
     "cifar100-superclass": lambda: stream_table(RESULTS / "cifar100-superclass", count_seeds=True),
+    "cifar100-split": lambda: stream_table(RESULTS / "cifar100-split", count_seeds=True),
+    "cifar100-split-best": lambda: stream_table(RESULTS / "cifar100-split-best", count_seeds=True),
+    "miniimagenet-20": lambda: stream_table(RESULTS / "miniimagenet-20", count_seeds=True),
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
     "latency": latency_table,

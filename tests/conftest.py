@@ -5,10 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from grown.data import cifar100
+from helpers import DATA
 
 try:
     from hypothesis import settings
@@ -26,6 +32,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def real_cifar100(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where CIFAR-100 lies, unpacked if need be; without it the test is skipped."""
+    given = cifar100.find_cifar100(None) if "GROWN_DATA" in os.environ else None
+    if given is None and (DATA / "cifar100" / "meta.json").is_file():
+        root = tmp_path_factory.mktemp("cifar100")
+        unpack = DATA.parent / "tools" / "unpack_cifar100.py"
+        subprocess.run([sys.executable, str(unpack), str(DATA / "cifar100"), str(root)], check=True)
+        given = cifar100.find_cifar100(root)
+    if given is None:
+        pytest.skip("CIFAR-100's data is absent: set GROWN_DATA to its folder")
+    return given
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

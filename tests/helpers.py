@@ -16,6 +16,9 @@ import grown
 from grown.cli.main import main
 from grown.config import Config, Recipe
 
+# Packed data beside the project, if it is there.
+DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
 
 def make_task(
     name: str, classes: int = 3, shape: tuple[int, ...] = (8, 8, 1), each: int = 16, seed: int = 0, noise: float = 20.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance
 
 from grown.config import Recipe
 from grown.data.task import Normalisation, Part
 from grown.errors import ConfigError
-from grown.train import policy
+from grown.train import looks, policy
 from grown.train.batches import Batches
 
 PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
@@ -171,3 +173,84 @@ def test_what_norms_are_measured_on_is_not_mixed_and_of_one_size() -> None:
     assert [len(chunk) for chunk in chunks] == [250, 250, 250, 250]
     assert all(bool((chunk == chunk.round()).all()) for chunk in chunks)  # a blend would not be whole
     assert [len(chunk) for chunk in Batches(part(), PLAIN, recipe, "cpu", 0).inputs(epochs=1)] == [32]
+
+
+def slow_zoom(image: np.ndarray, window: list[float], flip: bool) -> np.ndarray:
+    """One image (h, w, c), pixel by pixel: each is blended of the four whose centres lie around its own."""
+    height, width = image.shape[:2]
+    top, left, tall, wide = window
+    found = np.zeros(image.shape)
+    for i in range(height):
+        for j in range(width):
+            place = (width - 1 - j if flip else j) + 0.5
+            y = (top + (i + 0.5) / height * tall) * height - 0.5
+            x = (left + place / width * wide) * width - 0.5
+            y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
+            for row, share in ((int(y), 1 - y % 1), (int(y) + 1, y % 1)):
+                for column, part in ((int(x), 1 - x % 1), (int(x) + 1, x % 1)):
+                    if share * part > 0:
+                        found[i, j] += share * part * image[row, column]
+    return found
+
+
+def test_zoom_is_the_slow_one() -> None:
+    images = part(6, 12).images[:, :, :, :9].permute(0, 2, 3, 1).contiguous()  # not square
+    windows = looks.draw_windows((2, 3), 0.2, torch.Generator().manual_seed(1)).flatten(0, 1)
+    windows[0] = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    flip = torch.tensor([False, True, False, True, False, True])
+    found = looks.zoom(images, windows, flip)
+    assert torch.allclose(found[0], images[0].float(), atol=1e-3)  # all of it is the image
+    for number in range(6):
+        expected = slow_zoom(images[number].numpy(), windows[number].tolist(), bool(flip[number]))
+        assert np.abs(found[number].numpy() - expected).max() < 0.01
+    assert torch.equal(looks.zoom(images[:1], windows[:1], None), found[:1])
+
+
+def test_windows_are_as_large_as_asked_and_inside() -> None:
+    windows = looks.draw_windows((50, 40), 0.3, torch.Generator().manual_seed(0)).flatten(0, 1)
+    corner, size = windows[:, :2], windows[:, 2:]
+    assert bool((corner >= 0).all())
+    assert bool((corner + size <= 1 + 1e-6).all())
+    area, ratio = size.prod(1), size[:, 0] / size[:, 1]
+    assert 0.26 < float(area.min()) < 0.32  # a window that is cut at the border has less
+    assert float(area.max()) > 0.95
+    assert 0.7 < float(ratio.min()) < 0.8
+    assert 1.25 < float(ratio.max()) < 1.4
+    assert float(area.mean()) == pytest.approx(0.63, abs=0.03)
+
+
+def test_colours_change_as_pillows_do() -> None:
+    images = part(4, 10).images.permute(0, 2, 3, 1)
+    factors = torch.tensor([[1.0, 1.0, 1.0], [1.3, 0.7, 1.2], [0.6, 1.4, 0.5], [0.9, 1.1, 0.0]])
+    found = looks.jitter(images, factors)
+    assert torch.allclose(found[0], images[0].float(), atol=1e-3)
+    for image, factor, mine in zip(images, factors.tolist(), found, strict=True):
+        changed = Image.fromarray(image.numpy())
+        for kind, share in zip(
+            (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color), factor, strict=True
+        ):
+            changed = kind(changed).enhance(share)
+        assert np.abs(np.asarray(changed).astype(float) - mine.numpy()).max() < 3  # it rounds after each
+    grey = looks.jitter(part(2, 6).images[:, :1].permute(0, 2, 3, 1), factors[1:3])
+    assert grey.shape == (2, 6, 6, 1)
+
+
+def test_zoom_and_colour_are_of_the_seed_and_the_epoch() -> None:
+    recipe = Recipe(
+        batch=8, zoom=0.4, flip=True, colour=0.4, cutout=3, mixup=0.5, cutmix=0.5, policy="trivial", epochs=9
+    )
+    one, other = (Batches(part(), PLAIN, recipe, "cpu", 0, "t") for _ in range(2))
+    one.begin(1)
+    one.begin(2)
+    other.begin(2)
+    assert torch.equal(one.at(1).x, other.at(1).x)
+    assert torch.equal(one.whole().x, torch.cat([one.at(step).x for step in range(one.steps)]))
+    one.begin(3)
+    assert not torch.equal(one.at(1).x, other.at(1).x)
+    plain = Batches(part(), PLAIN, Recipe(batch=8, colour=0.4), "cpu", 0)
+    plain.begin(1)
+    assert float(plain.at(0).x.max()) <= 255
+    with pytest.raises(ConfigError, match="two ways to crop"):
+        Recipe(crop=4, zoom=0.5)
+    with pytest.raises(ConfigError, match="zoom must lie between 0 and 1"):
+        Recipe(zoom=1.5)

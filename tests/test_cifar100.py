@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +17,9 @@ from grown.data import cifar100
 from grown.data.cifar100 import COARSE, FINE, SUPERCLASSES, load_cifar100, split_stream, superclass_stream
 from grown.data.plain_pickle import read_pickle
 from grown.errors import FileError
+from helpers import DATA
 
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "cifar100"
+SHARED = DATA / "cifar100"
 
 
 def coarse_of(fine: int) -> int:
@@ -204,15 +203,9 @@ def test_grown_data_says_what_is_there_or_how_to_get_it(
     assert "cs.toronto.edu" in capsys.readouterr().err
 
 
-def test_real_images_are_where_they_belong(tmp_path: Path) -> None:
+def test_real_images_are_where_they_belong(real_cifar100: Path) -> None:
     """The packed originals, class by class: every pixel of the stream is theirs."""
-    root = os.environ.get("GROWN_DATA", "")
-    if not root and (SHARED / "meta.json").is_file():
-        unpack = SHARED.parent.parent / "tools" / "unpack_cifar100.py"
-        subprocess.run([sys.executable, str(unpack), str(SHARED), str(tmp_path)], check=True)
-        root = str(tmp_path)
-    if not root or cifar100.find_cifar100(root) is None:
-        pytest.skip("CIFAR-100's data is absent: set GROWN_DATA to its folder")
+    root = real_cifar100
     train, test = load_cifar100(root)
     if (SHARED / "meta.json").is_file():
         meta = json.loads((SHARED / "meta.json").read_text())

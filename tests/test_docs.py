@@ -28,6 +28,7 @@ NOT_RUN = {
     "grown report R": "R, R1, R2 and R3 stand for runs; tests/test_page.py makes such pages",
     "grown run --out R": "takes minutes; tests/test_resume.py and test_delta.py run these",
     "grown data cifar100": "needs CIFAR-100",
+    "grown data miniimagenet": "needs mini-ImageNet and a GPU",
     "grown run cifar100-superclass": "needs CIFAR-100 and a GPU",
     "python benchmarks/": "needs CIFAR-100 and a GPU",
 }

@@ -211,3 +211,15 @@ def test_a_run_goes_on_on_a_gpu(method: str, tmp_path: Path, monkeypatch: pytest
     assert losses["second"][-1] == pytest.approx(losses["whole"][-1], rel=0.3)
     assert again["average_accuracy"] == pytest.approx(result["average_accuracy"], abs=5.0)
     assert again["forgetting"] == 0.0
+
+
+def test_zoomed_and_recoloured_images_are_those_of_the_cpu() -> None:
+    task = make_task("t", shape=(84, 84, 3), each=8)
+    recipe = Recipe(batch=8, zoom=0.35, flip=True, colour=0.4, cutout=8, cutmix=0.5, epochs=10)
+    found = []
+    for device in ("cpu", "cuda"):
+        batches = Batches(task.train, measure(task.train), recipe, device, 0)
+        batches.begin(1)
+        found.append(batches.whole().x.cpu())
+        assert torch.equal(found[-1], torch.cat([batches.at(step).x for step in range(batches.steps)]).cpu())
+    assert float((found[0] - found[1]).abs().max()) < 1e-2

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grown.io import journal
 from grown.report import loggers
 from helpers import call
 
@@ -64,6 +65,42 @@ def test_a_logger_of_ones_own_hears_everything(tmp_path: Path) -> None:
     settings, results = kept.ended
     assert results["average_accuracy"] == result["average_accuracy"]
     assert (settings["seed"], settings["target"], settings["recipe.epochs"]) == (0, 100.0, 2)
+
+
+class Fragile(Kept):
+    """The same, interrupted in the middle of the second task."""
+
+    def scalar(self, name: str, value: float, step: int) -> None:
+        super().scalar(name, value, step)
+        if name == "high/reuse/loss" and step == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_goes_on_inside_a_task_tells_its_logger_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+    mine = sys.modules["test_loggers"]
+    heard = []
+    for asked, logger, code in (
+        ((*SHORT, "--out", str(tmp_path / "whole")), "Kept", 0),
+        ((*SHORT, "--out", str(tmp_path / "part")), "Fragile", 130),
+        (("run", "--resume", str(tmp_path / "part")), "Kept", 0),
+    ):
+        assert call(*asked, "--logger", f"test_loggers:{logger}") == code
+        heard.append(mine.Kept.last)  # type: ignore[attr-defined]
+    whole, first, second = heard
+    assert "go on with: grown run --resume" in capsys.readouterr().err
+    assert first.ended is None
+    assert first.scalars["high/reuse/loss"][-1][0] == 2
+    assert second.scalars["high/reuse/loss"] == whole.scalars["high/reuse/loss"][1:]  # its first epoch was kept
+    for name, values in whole.scalars.items():
+        again = dict([*first.scalars.get(name, []), *second.scalars.get(name, [])])
+        assert again == dict(values), name
+    assert set(second.scalars) <= set(whole.scalars)
+    assert second.scalars["run/test accuracy"] == whole.scalars["run/test accuracy"]  # also of the task that was done
+    assert second.ended == whole.ended
+    assert second.pictures == whole.pictures
 
 
 def test_tensorboard_has_scalars_pictures_and_settings(tmp_path: Path) -> None:

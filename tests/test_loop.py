@@ -98,3 +98,14 @@ def test_trainings_side_by_side_are_those_one_by_one(monkeypatch: pytest.MonkeyP
     assert epochs[0] == epochs[1]
     for one, other in zip(*states, strict=True):
         assert all(torch.allclose(other[key], value, atol=1e-5) for key, value in one.items())
+
+
+def test_a_tasks_size_is_measured_once_and_with_all_that_is_kept_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = grown.Learner(grown.models.convnet(), quick())
+    measured = []
+    size = learner.size
+    monkeypatch.setattr(learner, "size", lambda: measured.append(size()) or measured[-1])
+    report = learner.learn(make_task("t"))
+    assert measured == [report.size]
+    assert report.size == size()  # what is remembered of its images is in it
+    assert learner.records["t"].features is not None

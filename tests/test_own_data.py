@@ -160,7 +160,7 @@ def test_decoded_images_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     decoded: list[Path] = []
     decode = images.decode
-    monkeypatch.setattr(images, "decode", lambda path, shape: decoded.append(path) or decode(path, shape))
+    monkeypatch.setattr(images, "decode", lambda path, *how: decoded.append(path) or decode(path, *how))
     told: list[str] = []
 
     def read() -> torch.Tensor:
@@ -290,7 +290,7 @@ def test_bad_folders_are_one_line_and_nothing_is_written(
         (["folder:good", "--image-size", "2"], "between 4 and 1024"),
         (["folder:good", "--data", "x"], "--data is not for folder:PATH"),
         (["folder:good", "--method", "grwn"], "Did you mean 'grown'"),
-        (["digits", "--image-size", "9"], "are for folder:PATH"),
+        (["digits", "--image-size", "9"], "is for folder:PATH and miniimagenet-20"),
         (["folder:good", "--backbone", "vgg16-bn"], "at least 32 pixels"),
     ):
         assert call("run", *arguments) == 2

@@ -23,6 +23,7 @@ from test_own_data import write_task
 RECIPES = {
     "plain": Recipe(epochs=2, batch=16),
     "augmented": Recipe(epochs=3, batch=16, crop=1, flip=True, cutout=2, cutmix=0.4, mixup=0.4, policy="trivial"),
+    "zoomed": Recipe(epochs=2, batch=16, zoom=0.4, flip=True, colour=0.3),
     "turned": Recipe(epochs=2, batch=16, crop=1, turns=True, agree=0.1),
 }
 

@@ -27,12 +27,15 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4  # on kernels and heads; norms, biases and scores have none
     score_rate: float = 1e-2  # Adam, for scores and gates
-    schedule: str = "one-cycle"  # or "constant", "cosine", "steps" (a tenth from 0.5 on, a hundredth from 0.8)
+    schedule: str = "one-cycle"  # or "constant", "cosine", "decay", "steps" (a tenth from 0.5 on, a hundredth from 0.8)
+    decay: float = 0.95  # what the rate is multiplied by after each epoch of schedule "decay"
     warmup: float = 0.2  # the share of the steps in which the one-cycle rate rises
     smoothing: float = 0.0
     crop: int = 0  # pixels of padding for a random crop
+    zoom: float = 0.0  # random resized crops of at least this share of the image's area; 0: none
     flip: bool = False
     cutout: int = 0  # the side of a square that is blanked
+    colour: float = 0.0  # brightness, contrast and saturation each change by up to this share
     policy: str = "none"  # or "trivial": one random operation an image
     reach: float = 1.0  # how far that operation may go; 1: TrivialAugment's wide ranges
     calm: float = 0.0  # the share of the epochs, at the end, that leave cutout and the policy out
@@ -45,15 +48,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, ("sgd", "adam"))
-        _choice("schedule", self.schedule, ("one-cycle", "constant", "cosine", "steps"))
+        _choice("schedule", self.schedule, ("one-cycle", "constant", "cosine", "decay", "steps"))
         _choice("policy", self.policy, ("none", "trivial"))
         _choice("precision", self.precision, ("auto", "fp32"))
         for name in ("epochs", "batch", "watch"):
             _whole(name, getattr(self, name), 1)
         for name in ("crop", "cutout"):
             _whole(name, getattr(self, name), 0)
-        for name in ("cutmix", "mixup"):
+        for name in ("cutmix", "mixup", "zoom", "colour"):
             _within(name, getattr(self, name), 0.0, 1.0)
+        if self.crop and self.zoom:
+            raise ConfigError(
+                f"crop and zoom are two ways to crop, so one of them is 0, but got {self.crop}, {self.zoom}"
+            )
         if self.cutmix + self.mixup > 1.0:
             raise ConfigError(f"cutmix and mixup are shares of the batches, but got {self.cutmix} and {self.mixup}")
         _within("agree", self.agree, 0.0, 100.0)
@@ -65,6 +72,8 @@ class Recipe:
             _above(name, getattr(self, name), 0.0)
         _within("momentum", self.momentum, 0.0, 0.999)
         _within("weight_decay", self.weight_decay, 0.0, 1.0)
+        _above("decay", self.decay, 0.0)
+        _within("decay", self.decay, 0.0, 1.0)
         _within("warmup", self.warmup, 0.0, 1.0)
         _within("smoothing", self.smoothing, 0.0, 0.9)
 
@@ -106,7 +115,7 @@ class Config:
     density_weight: float = 1.0
 
     # when to grow
-    protocol: str = "honest"  # held-out training images decide; "paper": the test images do, as in CPG's code
+    protocol: str = "honest"  # held-out training images decide; "paper": the test images do, or the task's validation
     target: Target = "scratch"
     margin: float = 0.0  # points of held-out accuracy by which a target may be missed; below 0: must be exceeded
     holdout: float = 0.2  # the part of the training set that decides

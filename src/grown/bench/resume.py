@@ -104,6 +104,8 @@ def data_digests(tasks: list[Task]) -> list[str]:
         for part in (task.train, task.test):
             for tensor in (*part.chunks(1000), part.labels):
                 digest.update(tensor.contiguous().numpy().data)
+        if task.validation is not None:
+            digest.update(repr(task.validation).encode())
         found.append(digest.hexdigest()[:16])
     return found
 

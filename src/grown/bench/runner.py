@@ -26,6 +26,7 @@ from grown.methods.base import Observer, TaskReport
 from grown.models import BACKBONES, backbone
 from grown.train.evaluate import evaluate
 
+MINI = "miniimagenet-20"
 RECIPE_FIELDS = tuple(f.name for f in dataclasses.fields(Recipe) if f.name != "name")
 CONFIG_FIELDS = tuple(f.name for f in dataclasses.fields(Config) if f.name != "recipe")
 
@@ -50,13 +51,18 @@ class Request:
     out: Path | None = None
     label: str = "default"
     settings: tuple[str, ...] = ()  # NAME=VALUE, of Config or of its recipe
-    image_size: int | None = None  # of folder:PATH alone, as is the next
-    skip_broken: bool = False
+    image_size: int | None = None  # of folder:PATH and miniimagenet-20
+    skip_broken: bool = False  # of folder:PATH alone
 
     @property
     def folder(self) -> Path | None:
         """Where one's own images lie, if it is they that are learned."""
         return Path(self.benchmark.removeprefix(PREFIX)) if self.benchmark.startswith(PREFIX) else None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether image files are decoded, which takes a while when it is done first."""
+        return self.folder is not None or self.benchmark == MINI
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; the data's path as it holds from any folder."""
@@ -157,14 +163,18 @@ def resume(where: Path, observer: Observer | None = None, root: Path | None = No
 
 def read_tasks(request: Request, tell: Tell | None = None, step: Step | None = None) -> list[data.Task]:
     """The stream that is asked for; of one's own images it is told what they become, and how far the decoding is."""
-    if request.folder is None:
-        if request.image_size is not None or request.skip_broken:
-            raise ConfigError(f"--image-size and --skip-broken are for {PREFIX}PATH, not for {request.benchmark!r}")
+    if request.folder is None and request.skip_broken:
+        raise ConfigError(f"--skip-broken is for {PREFIX}PATH, not for {request.benchmark!r}")
+    if not request.decodes:
+        if request.image_size is not None:
+            raise ConfigError(f"--image-size is for {PREFIX}PATH and {MINI}, not for {request.benchmark!r}")
         return data.stream(request.benchmark, request.data)
-    if request.data is not None:
+    if request.folder is not None and request.data is not None:
         raise ConfigError(f"--data is not for {PREFIX}PATH, which says itself where the images lie")
     configure(request, presets.benchmark(request.benchmark))  # nothing is decoded for a request that is wrong
     method(request.method)
+    if request.folder is None:
+        return data.miniimagenet_stream(request.data, request.image_size, tell=tell, step=step)
     return folder_stream(request.folder, request.image_size, skip_broken=request.skip_broken, tell=tell, step=step)
 
 
@@ -251,7 +261,7 @@ def configure(request: Request, preset: presets.Benchmark) -> Config:
     if request.target is not None:
         changes["target"] = request.target
     if request.protocol == "paper":
-        # All training images train from the start, so nothing is decided on a part of them first.
+        # All images that may train do so from the start, so nothing is decided on a part of them first.
         changes |= {"protocol": "paper", "refit": False, "decide": 1.0, "trial": True}
     elif request.protocol != "honest":
         raise unknown("protocol", request.protocol, ("honest", "paper"))

@@ -40,7 +40,10 @@ def run(
     label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="folder:PATH: the side of the images in pixels; else as the first task's are.")
+        int | None,
+        typer.Option(
+            help="folder:PATH: the images' side in pixels, else the first task's; miniimagenet-20: resize to it."
+        ),
     ] = None,
     skip_broken: Annotated[bool, typer.Option(help="folder:PATH: leave out images that cannot be read.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.")] = False,
@@ -76,7 +79,7 @@ def run(
     if resume is not None and dataclasses.replace(request, data=None) != Request():
         raise ConfigError("--resume goes on with what the run was asked for; only --data may be given beside it")
     found = None
-    if resume is None and request.folder is not None:
+    if resume is None and request.decodes:
         with decoding(console) as (tell, step):
             found = read_tasks(request, tell, step)
     names = [*(["tensorboard"] if tensorboard else []), *([logger] if logger is not None else [])]

@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grown.data.images import Shape, decode, decode_all
+from grown.data.images import Shape, decode, decode_all, decode_each
 
 FOLDER = ".grown-cache"
 LAYOUT = 1  # another number here makes every cache be written anew
@@ -41,41 +41,52 @@ class Decoded:
 
 
 def decoded(
-    paths: list[Path], root: Path, name: str, shape: Shape, *, skip: bool, tell: Tell, step: Step | None, map_above: int
+    paths: list[Path],
+    root: Path,
+    name: str,
+    shape: Shape,
+    *,
+    skip: bool,
+    tell: Tell,
+    step: Step | None,
+    map_above: int,
+    exact: bool = False,
 ) -> Decoded:
     """These files' pixels: from the cache if it is of just these files, else decoded and kept there.
 
-    More than `map_above` bytes stay on disk and are mapped. A broken file raises, unless it is to be skipped.
+    More than `map_above` bytes stay on disk and are mapped. A broken file raises, unless it is to be skipped; one of
+    another size too, if it must be `exact`.
     """
-    key = _key(paths, root, shape)
+    key = _key(paths, root, shape, exact)
     places = _places(root, name, shape)
     for place in places:
         if (found := _read(place, key, shape, tell, map_above)) is not None:
             if found.broken and not skip:
-                decode(paths[found.broken[0]], shape)  # raises, with its name
+                decode(paths[found.broken[0]], shape, exact)  # raises, with its name
             return found
     reasons = []
     for place in places:
         try:
-            _write(place, paths, key, shape, skip, step)
+            _write(place, len(paths), decode_each(paths, shape, skip=skip, exact=exact, step=step), key)
         except OSError as error:
             reasons.append(f"{place.parent}: {error.strerror or error}")
             continue
         if (found := _read(place, key, shape, tell, map_above)) is not None:
             return found
     tell(f"decoded images of {name!r} are not kept ({'; '.join(reasons)})")
-    return Decoded(*decode_all(paths, shape, skip, step))
+    return Decoded(*decode_all(paths, shape, skip, step, exact))
 
 
-def _key(paths: list[Path], root: Path, shape: Shape) -> str:
+def _key(paths: list[Path], root: Path, shape: Shape, exact: bool) -> str:
     """What the pixels depend on: the files' names, sizes and times, and what they are converted to."""
-    key = hashlib.sha256(json.dumps([LAYOUT, *shape]).encode())
+    key = hashlib.sha256(json.dumps([LAYOUT, *shape, *(["exact"] if exact else [])]).encode())
     for path in paths:
         try:
-            state = (path.stat().st_size, path.stat().st_mtime_ns)
+            found = path.stat()
+            state = f"\0{found.st_size}\0{found.st_mtime_ns}\0"
         except OSError:  # it is named when it is decoded
-            state = (-1, -1)
-        key.update(os.fsencode(path.relative_to(root)) + f"\0{state[0]}\0{state[1]}\0".encode())
+            state = "\0-1\0-1\0"
+        key.update(os.fsencode(path.relative_to(root)) + state.encode())
     return key.hexdigest()
 
 
@@ -132,22 +143,21 @@ def _digest(handle: Any, count: int) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, paths: list[Path], key: str, shape: Shape, skip: bool, step: Step | None) -> None:
-    """Decode into a file that takes its place once it is whole; one image is in memory at a time."""
+def _write(path: Path, count: int, images: Iterator[NDArray[np.uint8] | None], key: str) -> None:
+    """Decode into a file that takes its place once it is whole; few images are in memory at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _tidy(path.parent)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     digest, broken = hashlib.sha256(), []
     try:
         with part.open("wb") as handle:
-            for number, source in enumerate(paths):
-                pixels, failed = decode_all([source], shape, skip)
+            for number, pixels in enumerate(images):
+                if pixels is None:
+                    broken.append(number)
+                    continue
                 handle.write(pixels.data)
                 digest.update(pixels.data)
-                broken += [number] if failed else []
-                if step is not None:
-                    step(number + 1)
-            about = {"key": key, "count": len(paths) - len(broken), "bytes": handle.tell()}
+            about = {"key": key, "count": count - len(broken), "bytes": handle.tell()}
             text = json.dumps({**about, "sha256": digest.hexdigest(), "broken": broken}).encode()
             handle.write(text + len(text).to_bytes(8, "little"))
             handle.flush()

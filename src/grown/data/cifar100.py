@@ -5,7 +5,6 @@ Both lists of names are alphabetical, so that a class's number is its place in t
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grown.data import places
 from grown.data.plain_pickle import read_pickle
 from grown.data.task import Task
 from grown.errors import FileError
@@ -46,6 +46,7 @@ COARSE = sorted(SUPERCLASSES)
 FINE = sorted(name for names in SUPERCLASSES.values() for name in names.split())
 FOLDER = "cifar-100-python"
 EACH = {"train": 500, "test": 100}
+VALIDATES = 0.2  # of Split's training images
 LARGEST_IMAGE = 2**20  # bytes; 32 x 32 pixels have three thousand
 HOW_TO_GET_IT = (
     "Get cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it into a folder, and name "
@@ -69,25 +70,26 @@ def superclass_stream(root: str | Path | None = None) -> list[Task]:
 
 
 def split_stream(root: str | Path | None = None) -> list[Task]:
-    """10 tasks: fine labels 10k to 10k + 9; 5000/1000 images, of which a fifth of the training images decides."""
+    """10 tasks: fine labels 10k to 10k + 9; 4000/1000/1000 images, of which the seed draws which 1000 validate."""
     train, test = load_cifar100(root)
     return [
-        _task(f"classes-{10 * k:02d}-{10 * k + 9:02d}", list(range(10 * k, 10 * k + 10)), train, test)
+        _task(f"classes-{10 * k:02d}-{10 * k + 9:02d}", list(range(10 * k, 10 * k + 10)), train, test, VALIDATES)
         for k in range(10)
     ]
 
 
-def _task(name: str, wanted: list[int], train: Half, test: Half) -> Task:
+def _task(name: str, wanted: list[int], train: Half, test: Half, validation: float | None = None) -> Task:
     parts = {}
     for key, half in (("train", train), ("test", test)):
         mine = np.isin(half.labels, wanted)
         parts[key] = (half.images[mine], np.searchsorted(wanted, half.labels[mine]))
-    return Task(name, train=parts["train"], test=parts["test"], classes=[FINE[label] for label in wanted])
+    classes = [FINE[label] for label in wanted]
+    return Task(name, train=parts["train"], test=parts["test"], classes=classes, validation=validation)
 
 
 def find_cifar100(root: str | Path | None) -> Path | None:
     """The folder that holds the data: official files, or train/ and test/ with a folder per class."""
-    start = Path(root if root is not None else os.environ.get("GROWN_DATA", "data"))
+    start = places.given(root)
     for folder in (start, start / FOLDER, start / "cifar100", start / "cifar100" / FOLDER):
         if (folder / "train").exists():
             return folder
@@ -98,8 +100,7 @@ def load_cifar100(root: str | Path | None = None) -> tuple[Half, Half]:
     """Both halves, checked."""
     folder = find_cifar100(root)
     if folder is None:
-        where = root if root is not None else os.environ.get("GROWN_DATA", "data")
-        raise FileError(f"there is no CIFAR-100 in {where}. {HOW_TO_GET_IT}")
+        raise FileError(f"there is no CIFAR-100 in {places.given(root)}. {HOW_TO_GET_IT}")
     return _load(folder.resolve())
 
 

@@ -135,12 +135,17 @@ class Normalisation:
 
 @dataclass(frozen=True, init=False, eq=False)
 class Task:
-    """A classification task. `train` and `test`: (images, labels), images uint8 (n, h, w, c); or torch Datasets."""
+    """A classification task. `train` and `test`: (images, labels), images uint8 (n, h, w, c); or torch Datasets.
+
+    `validation` is for a benchmark that has a validation set of its own: which training images it is (their numbers),
+    or the share of them that a run's seed draws. By `--protocol paper` it decides; `honest` draws its own.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Part = field(repr=False)
     test: Part = field(repr=False)
+    validation: tuple[int, ...] | float | None = field(repr=False)
 
     def __init__(
         self,
@@ -148,6 +153,7 @@ class Task:
         train: Pair | Dataset[Any] | Part,
         test: Pair | Dataset[Any] | Part,
         classes: Sequence[str] | None = None,
+        validation: Sequence[int] | float | None = None,
     ) -> None:
         if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
             raise TaskError(f"a task's name is a short printable text, but got {name!r}")
@@ -171,11 +177,22 @@ class Task:
         object.__setattr__(self, "classes", names)
         object.__setattr__(self, "train", parts["train"])
         object.__setattr__(self, "test", parts["test"])
+        object.__setattr__(self, "validation", _validation(name, parts["train"], len(names), validation))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Channels first, without the batch axis."""
         return self.train.shape
+
+    def validated(self, seed: int) -> tuple[Part, Part] | None:
+        """The training set as (what trains, what decides) by the benchmark's own division, if it has one."""
+        if self.validation is None:
+            return None
+        if isinstance(self.validation, float):
+            return self.hold_out(self.validation, seed)
+        decides = torch.zeros(len(self.train), dtype=torch.bool)
+        decides[list(self.validation)] = True
+        return self.train.take((~decides).nonzero().flatten()), self.train.take(decides.nonzero().flatten())
 
     def hold_out(self, fraction: float, seed: int) -> tuple[Part, Part]:
         """The training set as (what trains, what decides), each class divided alike."""
@@ -304,6 +321,25 @@ def _from_dataset(where: str, data: Dataset[Any]) -> tuple[Tensor | Source, list
     if stored > RESIDENT_BYTES:
         return _Items(where, data, size), labels
     return _images(where, np.stack(rows) if rows else np.zeros((0, 1))), labels
+
+
+def _validation(
+    task: str, train: Part, classes: int, given: Sequence[int] | float | None
+) -> tuple[int, ...] | float | None:
+    if given is None:
+        return None
+    if isinstance(given, float | int):
+        if not 0 < given < 1:
+            raise TaskError(f"task {task!r}: a share of the training images validates, but got {given}")
+        return float(given)
+    rows = tuple(int(row) for row in given)
+    if not rows or len(set(rows)) != len(rows) or not 0 <= min(rows) <= max(rows) < len(train):
+        raise TaskError(f"task {task!r}: validation images are different ones of the {len(train)} training images")
+    left = torch.ones(len(train), dtype=torch.bool)
+    left[list(rows)] = False
+    if int((train.labels[left].bincount(minlength=classes) == 0).sum()):
+        raise TaskError(f"task {task!r}: a class has validation images, but none to train on")
+    return rows
 
 
 def _count(labels: Tensor) -> tuple[str, ...]:

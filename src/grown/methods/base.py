@@ -98,7 +98,10 @@ def probe(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
 
 
 def parts_of(task: Task, config: Config) -> tuple[Part, Part]:
-    """What trains, and what decides: held-out training images, or by the paper's protocol the test images."""
+    """What trains, and what decides: held-out training images.
+
+    By the paper's protocol it is the benchmark's own validation images, or where it has none the test images.
+    """
     if config.protocol == "paper":
-        return task.train, task.test
+        return task.validated(config.seed) or (task.train, task.test)
     return task.hold_out(config.holdout, config.seed)

@@ -14,7 +14,7 @@ from rich.table import Table
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
 from grown.methods.shared import SharedMethod
-from grown.report.tables import PAPER
+from grown.report.tables import EITHER
 
 
 def print_model(console: Console, path: Path, learner: Any) -> None:
@@ -29,7 +29,7 @@ def print_model(console: Console, path: Path, learner: Any) -> None:
         highlight=False,
     )
     if learner.config.protocol == "paper":
-        console.print(PAPER, highlight=False, markup=False, soft_wrap=True)
+        console.print(EITHER, highlight=False, markup=False, soft_wrap=True)
     if isinstance(learner, Learner):
         for table in (tasks_table(learner), layers_table(learner), reuse_table(learner)):
             console.print(table)

@@ -13,7 +13,7 @@ from grown.report import page_run, plots
 from grown.report.page_html import NONE, figure, folded, number, page, section, table, text
 from grown.report.page_paper import CURVES
 from grown.report.page_run import Run, Structure
-from grown.report.tables import PAPER
+from grown.report.tables import decided_on, protocol_note
 
 FILE = "report.html"
 NO_PLOTS = "The plots need matplotlib: <code>pip install 'grown[plots]'</code>, then <code>grown report RUN</code>."
@@ -69,7 +69,8 @@ def _summary(run: Run) -> str:
         f"{len(run.tasks)} tasks of {result['benchmark']}, learned by {result['method']} on {result['backbone']}, "
         f"recipe {result['recipe']}, protocol {result['protocol']}. 1x is {result['base_parameters']:,} weights."
     )
-    warning = f'<p class="warn">{text(PAPER)}.</p>' if result["protocol"] == "paper" else ""
+    note = protocol_note(result)
+    warning = f'<p class="warn">{text(note)}.</p>' if note is not None else ""
     missing = "" if plots.available() else f'<p class="warn">{NO_PLOTS}</p>'
     key = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in entries)
     return f'<p>{text(about)}</p>{warning}{missing}<dl class="key">{key}</dl>'
@@ -94,8 +95,7 @@ def _accuracy(run: Run) -> str:
 
 
 def _targets(run: Run) -> str:
-    rows, by_test = run.tasks, run.result["protocol"] == "paper"
-    decided = "deciding (test)" if by_test else "held-out"
+    rows, decided = run.tasks, decided_on(run.result)
     head = ["task", "classes", "target", decided, "test", "target is"]
     cells = [
         [

@@ -13,7 +13,7 @@ from grown.report.page import NO_PLOTS, budget_of, figures, plot
 from grown.report.page_html import NONE, figure, folded, number, page, section, table, text
 from grown.report.page_paper import CURVES
 from grown.report.page_run import Run
-from grown.report.tables import PAPER
+from grown.report.tables import protocol_note
 
 SAME = ("benchmark", "base_parameters")
 VARIED = ("backbone", "recipe", "protocol")  # named where they differ
@@ -103,8 +103,8 @@ def _summary(runs: list[Run], groups: Groups) -> str:
         f"{len(runs[0].tasks)} tasks. Means and standard deviations over seeds. "
         f"1x is {runs[0].result['base_parameters']:,} weights."
     )
-    judged = any(run.result["protocol"] == "paper" for run in runs)
-    warning = f'<p class="warn">{text(PAPER)}.</p>' if judged else ""
+    notes = sorted({note for run in runs if (note := protocol_note(run.result)) is not None})
+    warning = "".join(f'<p class="warn">{text(note)}.</p>' for note in notes)
     missing = "" if plots.available() else f'<p class="warn">{NO_PLOTS}</p>'
     return f"<p>{text(about)}</p>{warning}{missing}{table(head, rows, name='groups')}"
 

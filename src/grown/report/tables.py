@@ -9,7 +9,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from grown import data
+
 PAPER = "protocol paper: the test images took the decisions, so these accuracies are too good to be compared"
+VALIDATED = "protocol paper: the benchmark's own validation images took the decisions"
+EITHER = f"{PAPER}; unless the benchmark has validation images, which decided then"
+
+
+def protocol_note(result: dict[str, Any]) -> str | None:
+    """Who took the decisions of a run by the paper's protocol."""
+    if result["protocol"] != "paper":
+        return None
+    return VALIDATED if result["benchmark"] in data.VALIDATED else PAPER
+
+
+def decided_on(result: dict[str, Any]) -> str:
+    """Which images took a run's decisions."""
+    note = protocol_note(result)
+    return "held-out" if note is None else "validation" if note == VALIDATED else "decided on test"
 
 
 def print_result(console: Console, result: dict[str, Any]) -> None:
@@ -27,20 +44,19 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
     ]
     if transfer is not None:
         lines.insert(1, f"against a full-size network of its own for each task (Scratch): {transfer:+.2f} points")
-    if result["protocol"] == "paper":
-        lines.insert(0, PAPER)
+    if (note := protocol_note(result)) is not None:
+        lines.insert(0, note)
     for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _tasks(result: dict[str, Any]) -> Table:
-    by_test = result["protocol"] == "paper"
     name = f"{result['benchmark']}, {result['method']}, seed {result['seed']}"
-    table = Table(title=f"{name}, protocol paper" if by_test else name, box=box.SIMPLE_HEAD)
+    table = Table(title=f"{name}, protocol paper" if result["protocol"] == "paper" else name, box=box.SIMPLE_HEAD)
     for column in (
         "task",
         "target",
-        "decided on test" if by_test else "held-out",
+        decided_on(result),
         "test",
         "grew",
         "new kernels",

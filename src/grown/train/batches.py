@@ -19,7 +19,7 @@ from grown import seeds
 from grown.config import Recipe
 from grown.data.task import Normalisation, Part
 from grown.errors import ConfigError
-from grown.train import policy, turns
+from grown.train import looks, policy, turns
 
 EVALUATION_BATCH = 250  # fixed: another batch size may change the last bits
 UNUSED = 10**6  # epochs from here on are not trained on
@@ -94,6 +94,10 @@ class Batches:
         if recipe.policy == "trivial" and not is_calm:
             plan["operation"], strength = policy.draw(shape, draw)
             plan["strength"] = recipe.reach * strength
+        if recipe.zoom:
+            plan["window"] = looks.draw_windows(shape, recipe.zoom, draw)
+        if recipe.colour and not is_calm:
+            plan["colour"] = 1 + recipe.colour * (torch.rand((*shape, 3), generator=draw) * 2 - 1)
         if recipe.cutmix or recipe.mixup:
             plan |= self._draw_mixing(draw, mixing=epoch <= recipe.epochs * 0.9)
         return plan
@@ -140,9 +144,14 @@ class Batches:
             images, which = self._laid_out(self._part.fetch(which)), torch.arange(len(which), device=self.device)
         if not self._is_image:
             return Batch((images[which].float() - self._mean) / self._deviation, labels)
-        images = self._windows(images, which, plan)
+        if "window" in plan:
+            images = looks.zoom(images[which], plan["window"], plan.get("flip"))
+        else:
+            images = self._windows(images, which, plan)
         if "operation" in plan:
             images = policy.apply(images, plan["operation"], plan["strength"])
+        if "colour" in plan:
+            images = looks.jitter(images, plan["colour"])
         x = (images.float() - self._mean) / self._deviation  # (n, h, w, c)
         if "hole" in plan:
             x = x * self._outside(plan["hole"])

@@ -11,6 +11,8 @@ def factor(recipe: Recipe, step: int, steps: int) -> float:
     """What the recipe's rate is multiplied by at this step."""
     if recipe.schedule == "constant":
         return 1.0
+    if recipe.schedule == "decay":
+        return float(recipe.decay ** (step * recipe.epochs // steps))
     position = (step + 0.5) / steps
     if recipe.schedule == "steps":
         return 1.0 if position < 0.5 else 0.1 if position < 0.8 else 0.01

@@ -65,7 +65,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
             best = dataclasses.replace(train(stage), val=best.val)
 
         # Otherwise set the current model as w_t.
-        report = stage.commit(best, target)
+        report = stage.commit(best, target, remember=True)
         learner.emit("committed", task=task.name, val=report.val, target=target, grew=report.grew)
         return report
 

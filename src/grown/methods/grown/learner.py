@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -99,24 +98,20 @@ class Learner:
     def learn(self, task: Task) -> TaskReport:
         """Learn one more task: reuse what is there, grow only if the target is missed (the paper's Algorithm 1)."""
         if self._keep is None:
-            return self._learn(task)
+            return algorithm.learn(self, task)
         journal, scope = Journal(self._keep / "resume"), f"task{self.next_number}"
         with journal.scope(scope):
-            report = self._learn(task)
+            report = algorithm.learn(self, task)
         self.keep_targets(self._keep / "resume")
         self.save(self._keep / "model.safetensors")
         journal.clear(scope)
         return report
 
-    def _learn(self, task: Task) -> TaskReport:
-        report = algorithm.learn(self, task)
-        self.remember(task)
-        return dataclasses.replace(report, size=self.size())
-
     def remember(self, task: Task) -> None:
         """Keep what a learned task's images look like to it, so that its images can be told from others'.
 
-        `learn` does this; after a loop of one's own it is one call. Only training images are read.
+        `learn` does this; after a loop of one's own it is one call, or `commit(remember=True)`. Only training images
+        are read.
         """
         mine = self._record(task.name)
         with algorithm.using_threads(self.config.threads):

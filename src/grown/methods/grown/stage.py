@@ -232,8 +232,13 @@ class Stage:
         val = evaluate(plain, self.held_out, self.normalise, learner.config.device)
         return Settled(plain, structure, kernels, soft, self._before, val)
 
-    def commit(self, settled: Settled | None = None, target: float | None = None) -> TaskReport:
-        """Make the task permanent: drop closed channels, give used kernels their owner, write the record."""
+    def commit(
+        self, settled: Settled | None = None, target: float | None = None, *, remember: bool = False
+    ) -> TaskReport:
+        """Make the task permanent: drop closed channels, give used kernels their owner, write the record.
+
+        With `remember` its images are remembered too (see `Learner.remember`), so that the size has all in it.
+        """
         learner = self.learner
         if learner.stage is not self:
             raise ConfigError(f"task {self.task.name!r} was committed already, or another task was opened after it")
@@ -243,6 +248,8 @@ class Stage:
         record.probe = probe(learner.extract(record.name), learner.graph.input_shape)
         learner.next_number += 1
         learner.stage = None
+        if remember:
+            learner.remember(self.task)
         return TaskReport(
             name=record.name,
             classes=record.classes,

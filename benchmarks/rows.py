@@ -1,0 +1,193 @@
+"""The rows of a table: runs what is missing in the order of what builds on what, and puts the results in their place.
+
+Targets come first: the held-out accuracies of Scratch, or where a benchmark trains on all data in the end, of a Scratch
+that took all epochs on the part that is not held out. Scratch at equal bytes comes after GROWN, as wide as its bytes
+allow. Every method that is registered is a row of its name. Run with `--jobs 1` and nothing else on
+the GPU for seconds that mean something; several jobs share the GPU best under NVIDIA's MPS. A row that is done is not
+run again; one that was cut off is resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from committed import RESULTS
+from grown.bench.presets import BENCHMARKS
+from grown.bench.runner import make_template
+from grown.methods import METHODS, method
+from grown.nn.bank import make_banks
+from grown.nn.plain import own_shapes
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is asked of `grown run` behind the benchmark's name, and what must be there first."""
+
+    options: tuple[str, ...] = ()
+    targets: str | None = None  # the row whose held-out accuracies are this one's, seed by seed; any: the table's
+    bytes_of: str | None = None  # the row whose mean bytes say how wide these networks are
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The rows that it builds on."""
+        return tuple(row for row in (self.targets, self.bytes_of) if row is not None)
+
+
+COMMON = {
+    "scratch": Row(("--method", "scratch")),
+    "targets": Row(("--method", "scratch", "--label", "targets", "--set", "refit=false", "--set", "decide=1.0")),
+    "grown": Row(targets="scratch"),
+    "equal": Row(("--method", "scratch", "--label", "equal-bytes"), bytes_of="grown"),
+    "finetune": Row(("--method", "finetune")),
+    "joint": Row(("--method", "joint")),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the README and its rows."""
+
+    name: str  # of its folder among the results
+    benchmark: str
+    tasks: int
+    classes: int  # of each task
+    shape: tuple[int, int, int]
+    more: tuple[tuple[str, Row], ...] = ()  # rows beside the common ones and the registered methods
+    options: tuple[str, ...] = ()  # of every row
+    targets: str = "scratch"  # the row whose held-out accuracies are the others' targets
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """By name; a method that is in no other row has one of its own."""
+        named = {**COMMON, **dict(self.more)}
+        others = {name: Row(("--method", name), targets="scratch") for name in METHODS if name not in named}
+        found = {**named, **others}
+        return {name: row if row.targets is None else replace(row, targets=self.targets) for name, row in found.items()}
+
+    def path_of(self, row: str, seed: int) -> Path:
+        """Where a row's result is committed."""
+        return RESULTS / self.name / f"{row}-{seed}.json"
+
+    def scratch_bytes(self, width: float) -> int:
+        """The bytes of a network of this width for each task, headers left out."""
+        preset = BENCHMARKS[self.benchmark]
+        template = make_template(preset.backbone, self.shape, width, 0)
+        training = method("scratch")(template, preset.config, input_shape=self.shape).training
+        banks = make_banks(training.graph.banked(), training.channels)
+        weights = sum(math.prod(bank.extent(training.widths)) * bank.kernel_size for bank in banks.values())
+        own = own_shapes(training.graph, training.channels, training.widths, self.classes)
+        a_weight = 2 if preset.config.kernel_format == "bf16" else 4
+        return self.tasks * (weights * a_weight + 4 * sum(math.prod(shape) for shape in own.values()))
+
+    def width_for(self, size: float) -> float:
+        """The width, in thousandths, whose networks together come nearest to these bytes."""
+        low, high = 1, 1000
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.scratch_bytes(middle / 1000) < size else (low, middle)
+        return min((low, max(1, low - 1)), key=lambda w: abs(self.scratch_bytes(w / 1000) - size)) / 1000
+
+    def asked(self, row: str, seed: int, seeds: list[int]) -> list[str]:
+        """What `grown run` is asked for."""
+        mine = self.rows[row]
+        words = [*mine.options, *self.options]
+        if mine.targets is not None:
+            words += ["--target", str(self.path_of(mine.targets, seed))]
+        if mine.bytes_of is not None:
+            sizes = [json.loads(self.path_of(mine.bytes_of, s).read_text())["bytes"]["total"] for s in seeds]
+            words += ["--width", str(self.width_for(statistics.mean(sizes)))]
+        return [*words, "--seed", str(seed)]
+
+    def is_ready(self, row: str, seed: int, seeds: list[int]) -> bool:
+        """Whether all is there that a run builds on: its own seed's for a target, every seed's for a mean size."""
+        mine = self.rows[row]
+        wanted = [(mine.targets, [seed]), (mine.bytes_of, seeds)]
+        return all(self.path_of(need, s).exists() for need, of in wanted if need is not None for s in of)
+
+
+def start(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """Begin a run, or go on with it."""
+    out = arguments.work / f"{row}-{seed}"
+    asked = ["--resume", str(out)]
+    if not (out / "run.json").is_file():
+        words = table.asked(row, seed, arguments.seeds)
+        asked = [table.benchmark, *words, "--device", arguments.device, "--out", str(out)]
+    words = [sys.executable, "-m", "grown", "run", *asked, "--data", str(arguments.data)]
+    with (arguments.work / f"{row}-{seed}.log").open("ab") as log:
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "2"})
+
+
+def finish(table: Table, row: str, seed: int, work: Path) -> None:
+    """Put a result in its place, and say what it is."""
+    source = work / f"{row}-{seed}" / "result.json"
+    if not source.is_file():
+        last = (work / f"{row}-{seed}.log").read_text(errors="replace").strip().splitlines()[-1:]
+        print(f"{row}, seed {seed}: failed: {last}", flush=True)
+        return
+    path = table.path_of(row, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(source.read_bytes())
+    result = json.loads(source.read_text())
+    grew = sum(task["grew"] for task in result["tasks"][1:])
+    print(
+        f"{row:12} seed {seed}  {result['average_accuracy']:.2f}%  held-out "
+        f"{statistics.mean(task['val'] for task in result['tasks']):.2f}  {result['size_x']:.3f}x  "
+        f"{result['bytes_x']:.3f}x in all  grew {grew}  forgetting {result['forgetting']:g}  "
+        f"{result['seconds']['total']:.0f} s (training {result['seconds']['training']:.0f})",
+        flush=True,
+    )
+
+
+def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], float] = time.monotonic) -> None:
+    """Keep so many jobs running until nothing is left that can run, or the time is over."""
+    end = clock() + arguments.deadline
+    todo = [(row, seed) for row in arguments.rows for seed in arguments.seeds if not table.path_of(row, seed).exists()]
+    running: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+    while (todo or running) and clock() < end:
+        ready = [job for job in todo if table.is_ready(*job, arguments.seeds)]
+        if not ready and not running:
+            print(f"not run, since what they build on is not there: {todo}")
+            return
+        for job in ready[: arguments.jobs - len(running)]:
+            todo.remove(job)
+            running[job] = start(table, *job, arguments)
+        for job, process in list(running.items()):
+            if process.poll() is not None:
+                del running[job]
+                finish(table, *job, arguments.work)
+        time.sleep(0.1)
+    for job, process in running.items():
+        process.kill()
+        print(f"{job[0]}, seed {job[1]}: cut off by the deadline; it will be resumed")
+
+
+def main(tables: dict[str, Table], about: str, seeds: list[int]) -> None:
+    """Run what is missing of a table; the first one unless another is asked for."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="where the runs' folders lie; one for each table")
+    parser.add_argument("--table", default=next(iter(tables)), choices=list(tables))
+    parser.add_argument(
+        "--rows", nargs="*", help=f"all of them, or some: {', '.join(next(iter(tables.values())).rows)}"
+    )
+    parser.add_argument("--seeds", nargs="*", type=int, default=seeds)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which nothing goes on")
+    arguments = parser.parse_args()
+    table = tables[arguments.table]
+    arguments.rows = arguments.rows if arguments.rows is not None else list(table.rows)
+    if strange := [row for row in arguments.rows if row not in table.rows]:
+        parser.error(f"unknown rows {strange}; choose from {', '.join(table.rows)}")
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    run_all(table, arguments)

@@ -1,0 +1,89 @@
+"""The scripts that make the rows of the tables: what they ask for, in which order, what they leave alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import miniimagenet
+import rows
+import split
+import superclass
+from grown.cli.main import app
+from grown.data import STREAMS
+from grown.methods import METHODS
+from helpers import write_result
+
+TABLES = {"superclass": superclass.TABLE, "miniimagenet": miniimagenet.TABLE, **split.TABLES}
+BASES = {"superclass": 33_584_832, "miniimagenet": 11_159_232, "parity": 2_986_500, "best": 2_986_500}
+
+
+@pytest.mark.parametrize("name", ["superclass", "miniimagenet", "parity"])
+def test_equal_bytes_are_equal(name: str) -> None:
+    size = 0.3 * 4 * BASES[name]
+    assert TABLES[name].scratch_bytes(TABLES[name].width_for(size)) == pytest.approx(size, rel=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_every_method_is_a_row_that_can_be_asked_for(name: str) -> None:
+    table = TABLES[name]
+    assert table.benchmark in STREAMS
+    asked = [row.options for row in table.rows.values()]
+    assert set(METHODS) - {"grown"} == {words[1] for words in asked if words[:1] == ("--method",)}
+    labels = [words[words.index("--label") + 1] if "--label" in words else "" for words in asked]
+    assert len({(words[:2], label) for words, label in zip(asked, labels, strict=True)}) == len(asked)
+    known = {name for parameter in typer.main.get_command(app).commands["run"].params for name in parameter.opts}  # type: ignore[attr-defined]
+    words = {word for options in (*asked, table.options) for word in options if word.startswith("--")}
+    assert words <= known
+    assert table.rows["grown"].needs == ("targets" if name == "superclass" else "scratch",)
+    assert table.rows["equal"].needs == ("grown",)
+    assert table.path_of("grown", 3).parent.name == table.name
+    assert all(need in table.rows for row in table.rows.values() for need in row.needs)
+    assert split.TABLES["best"].asked("finetune", 2, [2])[-4:] == ["--recipe", "split-best", "--seed", "2"]
+
+
+def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = superclass.TABLE
+    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
+    asked: list[list[str]] = []
+
+    class Finished:
+        """A run that is over as soon as it began."""
+
+        def __init__(self, words: list[str], **_: Any) -> None:
+            asked.append(words)
+            out = Path(words[words.index("--out") + 1])
+            method = words[words.index("--method") + 1] if "--method" in words else "grown"
+            tasks = [{"grew": True, "val": 80.0}, {"grew": False, "val": 82.0}]
+            write_result(out.parent, method, "default", tasks=tasks, bytes={"total": int(0.2 * 4 * 33_584_832)})
+            written = next(out.parent.glob("*.json"))
+            out.mkdir()
+            result = json.loads(written.read_text())
+            result["seconds"] = {"total": 1.0, "training": 1.0}
+            (out / "result.json").write_text(json.dumps(result))
+            written.unlink()
+
+        def poll(self) -> int:
+            return 0
+
+    monkeypatch.setattr(rows.subprocess, "Popen", Finished)
+    (tmp_path / "work").mkdir()
+    arguments = argparse.Namespace(
+        data=Path("data"), work=tmp_path / "work", rows=["equal", "grown", "targets"], seeds=[0, 1], jobs=2,
+        device="cpu", deadline=60.0,
+    )  # fmt: skip
+    rows.run_all(table, arguments)
+    names = [Path(words[words.index("--out") + 1]).name for words in asked]
+    assert names == ["targets-0", "targets-1", "grown-0", "grown-1", "equal-0", "equal-1"]
+    grown = asked[2]
+    assert grown[grown.index("--target") + 1] == str(table.path_of("targets", 0))
+    width = float(asked[4][asked[4].index("--width") + 1])
+    assert table.scratch_bytes(width) == pytest.approx(0.2 * 4 * 33_584_832, rel=0.05)
+    asked.clear()
+    rows.run_all(table, arguments)  # all is there
+    assert asked == []
