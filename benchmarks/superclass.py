@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from committed import RESULTS
+from grown.bench.ablation import STEPS
 from grown.bench.presets import BENCHMARKS
 from grown.bench.runner import make_template
 from grown.methods import method
@@ -30,14 +31,11 @@ from grown.nn.plain import own_shapes
 BENCHMARK = "cifar100-superclass"
 TASKS, CLASSES, SHAPE = 20, 5, (3, 32, 32)
 HERE = RESULTS / BENCHMARK
-PARTS = ("select", "sparse", "retrain")  # as the paper's ablation adds them
 SMALL = ("--label", "small", "--set", "seed_size=0.11", "--set", "start_size=0.11", "--set", "grow=false")
 
 
-def _ablation(on: int) -> list[str]:
-    label = "grow-only" if on == 0 else f"+{PARTS[on - 1]}"
-    off = [word for part in PARTS[on:] for word in ("--set", f"{part}=false")]
-    return ["--label", f"ablation:{label}", *off]
+def _ablation(label: str) -> list[str]:
+    return ["--label", label, *(word for setting in STEPS[label] for word in ("--set", setting))]
 
 
 # name -> the options behind `grown run cifar100-superclass`, and the rows that must be there first
@@ -49,7 +47,7 @@ ROWS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "equal-small": (["--method", "scratch", "--label", "equal-bytes-small"], ("small",)),
     "finetune": (["--method", "finetune"], ()),
     "joint": (["--method", "joint"], ()),
-    **{f"ablation-{on}": (_ablation(on), ("scratch",)) for on in range(len(PARTS) + 1)},
+    **{f"ablation-{on}": (_ablation(label), ("scratch",)) for on, label in enumerate(STEPS)},
 }
 
 
