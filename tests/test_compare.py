@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -467,6 +468,13 @@ def test_ray_without_an_answer_is_one_line(
     monkeypatch.setattr(cluster, "importlib", SimpleNamespace(import_module=lambda _: None))
     assert call(*asked, "--ray", "127.0.0.1:1") == 2
     assert "nobody answers at 127.0.0.1:1" in capsys.readouterr().err
+    with socket.socket() as stranger:  # takes connections, and says nothing
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        monkeypatch.setattr(cluster, "ANSWER", 0.5)
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        assert call(*asked, "--ray", address) == 2
+    assert re.search(f"--ray: (nobody|what) answers at {address}", capsys.readouterr().err)
     assert call(*asked, "--ray", "nowhere") == 2
     assert "--ray takes HOST:PORT" in capsys.readouterr().err
 

@@ -7,6 +7,8 @@ import importlib
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -93,8 +95,8 @@ def _connect(address: str | None) -> Any:
     except ImportError as error:
         raise ConfigError("--ray needs Ray: pip install 'grown[ray]'") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is not None:
-        _check_answers(address)
+    if (known := address if address is not None else os.environ.get("RAY_ADDRESS")) is not None:
+        _check_answers(known)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -104,7 +106,7 @@ def _connect(address: str | None) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Refuse an address where nobody listens, rather than wait for long."""
+    """Refuse an address where no Ray cluster is; Ray itself asks there for minutes."""
     if address in ("auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -112,9 +114,16 @@ def _check_answers(address: str) -> None:
         raise ConfigError(f"--ray takes HOST:PORT, ray://HOST:PORT or auto, but got {address!r}")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER).close()
-    except (OSError, OverflowError) as error:
-        why = "no answer within some seconds" if isinstance(error, TimeoutError) else one_line(str(error))
-        raise ConfigError(f"--ray: nobody answers at {address} ({why}); start a cluster with `ray start`") from error
+        is_well = address.startswith("ray://") or subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address],
+            timeout=2 * ANSWER,
+            check=False,
+            capture_output=True,
+        ).returncode == 0  # fmt: skip
+    except (OSError, OverflowError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"--ray: nobody answers at {address}; start a cluster with `ray start`") from error
+    if not is_well:
+        raise ConfigError(f"--ray: what answers at {address} is not a Ray cluster that works with this Ray")
 
 
 def _from_anywhere(cell: Cell) -> Cell:
