@@ -34,9 +34,8 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[Any]:
     """A head without room for work, and two workers with room for one cell each."""
-    made = pytest.importorskip("ray.cluster_utils").Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-    )
+    utils = pytest.importorskip("ray.cluster_utils")
+    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         made.workers = [made.add_node(num_cpus=1) for _ in range(2)]
         yield made

@@ -435,7 +435,7 @@ def test_a_comparison_that_is_asked_to_stop_says_how_to_go_on(
     process = start(*words)
     until(process, lambda: list(out.glob("scratch-default-0/resume/*")))
     workers = holders(out)
-    process.send_signal(kind)
+    os.killpg(process.pid, kind)  # as a terminal's Ctrl-C
     printed, error = process.communicate(timeout=60)
     assert process.returncode == 128 + kind
     assert re.fullmatch(r"grown: .*; [01] of 4 runs are done; go on with: the same command again\n", error)
