@@ -22,7 +22,7 @@ def summarise(found: Comparison) -> Summary:
     asked = found.grid.methods
     for cell in sorted(found.cells, key=lambda cell: _place(cell, asked)):
         groups.setdefault((cell.request.method, cell.request.label), []).append(cell)
-    benchmark, count = found.grid.base.benchmark, len(found.tasks)
+    benchmark = found.grid.base.benchmark
     first = next(iter(found.results.values()), None)
     rows = [_row(key, cells, found, paper.row(benchmark, key[0])) for key, cells in groups.items()]
     summary: Summary = {
@@ -31,11 +31,12 @@ def summarise(found: Comparison) -> Summary:
         "tasks": found.tasks,
         "rows": rows,
         "cells": [_cell(cell, found) for cell in found.cells],
-        "notes": [*found.notes, *_paper_notes(rows, benchmark, count)],
     }
     if found.grid.ablation:
         summary["ablation"] = _ablation(found, benchmark)
-    return summary
+    beside = [row["paper"] for row in (*rows, *summary.get("ablation", ())) if row["paper"] is not None]
+    is_whole = benchmark in paper.ROWS and len(found.tasks) == len(paper.ROWS[benchmark]["grown"].tests)
+    return {**summary, "notes": [*found.notes, *_paper_notes(beside, is_whole)]}
 
 
 def _place(cell: Cell, asked: tuple[str, ...]) -> int:
@@ -56,7 +57,7 @@ def _row(key: tuple[str, str], cells: list[Cell], found: Comparison, theirs: pap
     row: dict[str, Any] = {
         "method": method,
         "label": label,
-        "name": setting_name(method, label),
+        "name": label.removeprefix(ablation.PREFIX) if label in ablation.STEPS else setting_name(method, label),
         "seeds": [cell.request.seed for cell in cells if cell in found.results],
         "tests": _means([result["accuracy_matrix"][-1] for result in results]),
         "sizes": _means([[task["size_x"] for task in result["tasks"]] for result in results]),
@@ -94,18 +95,17 @@ def _cell(cell: Cell, found: Comparison) -> dict[str, Any]:
     }
 
 
-def _paper_notes(rows: list[dict[str, Any]], benchmark: str, count: int) -> list[str]:
-    theirs = [row["paper"] for row in rows if row["paper"] is not None]
-    if not theirs:
+def _paper_notes(beside: list[dict[str, Any]], is_whole: bool) -> list[str]:
+    """What the paper's numbers are; `beside` has what stands beside ours."""
+    if not beside:
         return []
-    is_whole = count == len(paper.ROWS[benchmark]["grown"].tests)
     said = [
-        "Columns “paper”: what the paper prints, decided on test images, with its own network and recipe; sizes over "
-        "its own 1x, kernels alone. Its averages are those of its rows."
+        "Columns “paper”: what the paper prints, presumably decided on test images, with its own network and recipe; "
+        "sizes over its own 1x, kernels alone. Its averages are those of its rows."
     ]
     other = [
         f"{row['name']} {row['printed_average']:g} ({row['average']:.2f})"
-        for row in theirs
+        for row in beside
         if abs(row["average"] - row["printed_average"]) > 0.06  # more than rounding
     ]
     if other and is_whole:
@@ -138,6 +138,7 @@ def _ablation(found: Comparison, benchmark: str) -> list[dict[str, Any]]:
                 "paper": None
                 if theirs is None or count >= len(theirs)
                 else {
+                    "name": label.removeprefix(ablation.PREFIX),
                     "tests": list(theirs[:count]),
                     "average": statistics.mean(theirs[:count]),
                     "printed_average": theirs[-1],

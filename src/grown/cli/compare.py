@@ -16,6 +16,7 @@ from grown.bench.grid import Grid
 from grown.bench.processes import Processes
 from grown.bench.runner import Request
 from grown.bench.summary import summarise
+from grown.cli import options
 from grown.cli.run import parse_target
 from grown.errors import ConfigError
 from grown.methods import METHODS
@@ -39,23 +40,19 @@ def compare(
         str | None,
         typer.Option(help="Send the runs to a Ray cluster: HOST:PORT; without an address one on this machine."),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="A name, or package.module:function of your own.")] = None,
-    width: Annotated[float, typer.Option(help="The backbone's layers, times this.")] = 1.0,
-    recipe: Annotated[str | None, typer.Option(help="How each training runs.")] = None,
-    protocol: Annotated[
-        str, typer.Option(help="honest: held-out training images decide; paper: the test images do.")
-    ] = "honest",
-    target: Annotated[str | None, typer.Option(help="A number, scratch, finetune, best, or a result.json.")] = None,
+    backbone: options.Backbone = None,
+    width: options.Width = 1.0,
+    recipe: options.RecipeName = None,
+    protocol: options.Protocol = "honest",
+    target: options.TargetText = None,
     threads: Annotated[int | None, typer.Option(help="PyTorch's threads of each run; 1 if not given.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(help="Where the data lies; else the variable GROWN_DATA.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="folder:PATH: the side of the images in pixels.")] = None,
-    skip_broken: Annotated[bool, typer.Option(help="folder:PATH: leave out images that cannot be read.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
-    ] = None,
+    epochs: options.Epochs = None,
+    tasks: options.Tasks = None,
+    device: options.Device = "cpu",
+    data: options.Data = None,
+    image_size: options.ImageSize = None,
+    skip_broken: options.SkipBroken = False,
+    settings: options.Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the runs and tables lie; runs/compare-BENCHMARK if not given.")
     ] = None,

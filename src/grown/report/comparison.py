@@ -45,7 +45,7 @@ def print_comparison(console: Console, summary: Summary) -> None:
     """The tables, then what must be known of them."""
     for block in blocks(summary, min(console.width, WIDTH)):
         console.print(f"\n{block.title}", soft_wrap=True, markup=False, highlight=False, style="bold")
-        table = Table(box=box.SIMPLE_HEAD)
+        table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
         for number, head in enumerate(block.rows[0]):
             table.add_column(escape(head), justify="right" if number else "left")
         for row in block.rows[1:]:
