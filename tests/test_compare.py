@@ -223,6 +223,7 @@ def test_the_ablation_shows_what_each_step_adds_beside_the_papers(tmp_path: Path
     for step in steps[1:]:
         assert step["tests"] == pytest.approx([1.5] * 20)
         assert step["average"] == pytest.approx({"mean": 1.5, "spread": statistics.stdev([1.0, 2.0])})
+    assert any("+select 3.7 (3.18)" in note for note in summary["notes"])
     block = comparison.blocks(summary)[-1]
     assert [column[0] for column in block.columns] == ["", *(word for s in steps for word in (s["name"], "paper"))]
     average = block.rows[-2]
@@ -301,6 +302,8 @@ def change(path: Path, **changes: Any) -> None:
         ({"request": {"settings": ["margin=0"]}}, "its settings is"),
         ({"request": {"target": 50.0}}, "its target is 50.0, not"),
         ({"request": "none"}, "does not say what was asked for"),
+        ({"request": {"settings": 1}}, "does not say what was asked for"),
+        ({"versions": []}, "is of another version: grown None"),
     ],
     ids=str,
 )
@@ -317,6 +320,17 @@ def test_results_of_others_are_left_alone(
     assert re.search(words, error)
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_result_is_named(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    for text, words in (("{}", "it lacks benchmark"), ("[]", "not the result"), ('{"tasks"', "JSON")):
+        (out / "scratch-default-1" / "result.json").write_text(text)
+        assert call(*GRID, "--out", str(out)) == 2
+        error = capsys.readouterr().err
+        assert f"{out / 'scratch-default-1' / 'result.json'}: " in error
+        assert words in error
 
 
 def test_a_strangers_folder_and_a_second_comparison_are_refused(
@@ -431,7 +445,7 @@ def test_a_killed_comparison_goes_on(jobs: str, whole: Path, tmp_path: Path) -> 
         assert time.monotonic() - began < 10
         time.sleep(0.01)
     assert not (out / "compare.json").exists()
-    assert call(*GRID, "--out", str(out)) == 0
+    assert call(*words) == 0
     assert cells(out) == cells(whole)  # whatever the number of processes
 
 

@@ -40,6 +40,8 @@ def is_done(cell: Cell, digests: Digests) -> bool:
     if not (where / RUN).is_file():
         raise FileError(f"{where} is not a run's folder (no {RUN}); {ELSEWHERE}")
     about = resume.read_json(where / RUN)
+    if not isinstance(about, dict):
+        raise FileError(f"{where / RUN} does not tell of a run; {ELSEWHERE}")
     for found, words in (
         (_other_version(about), "of another version"),
         (_other_request(about, cell), "another run than is asked for"),
@@ -57,7 +59,8 @@ def _is_stillborn(where: Path) -> bool:
 
 
 def _other_version(about: dict[str, Any]) -> str | None:
-    made = about.get("versions", {}).get("grown")
+    versions = about.get("versions")
+    made = versions.get("grown") if isinstance(versions, dict) else None
     now = folder.versions()["grown"]
     if about.get("contract") == folder.CONTRACT and made == now:
         return None
@@ -67,7 +70,7 @@ def _other_version(about: dict[str, Any]) -> str | None:
 def _other_request(about: dict[str, Any], cell: Cell) -> str | None:
     """What of a request differs; data and targets may lie elsewhere by now."""
     stored, asked = about.get("request"), cell.request.to_json()
-    if not isinstance(stored, dict) or stored.keys() != asked.keys():
+    if not isinstance(stored, dict) or stored.keys() != asked.keys() or not isinstance(stored["settings"], list):
         return "it does not say what was asked for"
     stored = {**stored, "settings": tuple(stored["settings"])}
     for key in sorted(asked.keys() - {"data", "out", "target"}):

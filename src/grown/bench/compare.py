@@ -14,6 +14,11 @@ from grown.errors import FileError, Stopped
 from grown.io import files, lock
 from grown.methods.base import Observer
 
+NEEDED = (
+    "benchmark", "backbone", "recipe", "protocol", "device", "base_parameters", "tasks", "accuracy_matrix",
+    "average_accuracy", "forgetting", "size_x", "bytes_x", "seconds",
+)  # fmt: skip
+
 
 class Crew(Protocol):
     """Who runs the cells: this process, several, or a cluster."""
@@ -102,7 +107,7 @@ class _Work:
         self.crew, self.tell = crew, tell
         self._known: dict[runner.Request, list[str]] = {}
         self.cells = grid.cells(self._is_scratch_done)
-        self.done = {cell for cell in self.cells if is_done(cell, self._digests)}
+        self.done = [cell for cell in self.cells if is_done(cell, self._digests)]
         self.found = Comparison(grid, self.cells, tasks)
         for cell in self.done:
             self.found.results[cell] = read_result(cell)
@@ -154,7 +159,7 @@ class _Work:
                     self.crew.stop_soon()
             else:
                 self._end(cell, ending)
-        if self.crew.is_stopping:
+        if self.crew.is_stopping and (todo or stopped is not None):
             stop = Stopped(f"{stopped.why if stopped is not None else 'stopped'}; {self._how_to_go_on()}")
             stop.code = stopped.code if stopped is not None else stop.code
             raise stop
@@ -195,21 +200,23 @@ class _Work:
 def read_result(cell: Cell) -> dict[str, Any]:
     """What a finished run came to."""
     found = resume.read_json(cell.folder / RESULT)
-    if not isinstance(found, dict):
-        raise FileError(f"{cell.folder / RESULT}: this is not the result of a run")
-    return found
+    lacking = [key for key in NEEDED if key not in found] if isinstance(found, dict) else NEEDED
+    if lacking:
+        raise FileError(f"{cell.folder / RESULT}: this is not the result of a run, it lacks {', '.join(lacking)}")
+    return dict(found)
 
 
 def notes(found: Comparison) -> list[str]:
     """What must be known of the results beside their numbers."""
     said = []
-    sharing = list(dict.fromkeys(cell.setting for cell in found.results if _shares(cell)))
+    results = {cell: found.results[cell] for cell in found.cells if cell in found.results}
+    sharing = list(dict.fromkeys(cell.setting for cell in results if _shares(cell)))
     if sharing:
         said.append(
             f"The targets of {', '.join(sharing)} are the held-out accuracies of Scratch's run with the same seed; "
             "Scratch was not trained again for them, so their seconds are without it."
         )
-    for cell, result in found.results.items():
+    for cell, result in results.items():
         if _shares(cell) and _has_other_targets(cell, result):
             said.append(f"{cell.name} was learned with other targets than {cell.needs} has now.")
         made = resume.read_json(cell.folder / RUN)["versions"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,7 +20,7 @@ from grown.cli import options
 from grown.cli.run import parse_target
 from grown.errors import ConfigError
 from grown.methods import METHODS
-from grown.report.comparing import ComparisonView, RunView
+from grown.report.comparing import ComparisonView
 from grown.report.comparison import print_comparison, write_comparison, write_pages
 
 LOCAL = "local"  # what `--ray` without an address stands for
@@ -78,11 +78,11 @@ def compare(
     where = out if out is not None else Path("runs") / f"compare-{benchmark.replace(':', '-').replace('/', '-')}"
     chosen = split(methods) if methods is not None else () if ablation else tuple(METHODS)
     grid = Grid(base, where, chosen, parse_seeds(seeds), ablation)
-    view, run_view = ComparisonView(console), RunView(console)
+    view = ComparisonView(console)
     try:
-        found = run_grid(grid, crew_for(jobs, ray, view, run_view), view)
+        found = run_grid(grid, crew_for(jobs, ray, view), view)
     finally:
-        run_view.close()
+        view.close()
     summary = summarise(found)
     written = write_comparison(where, summary)
     print_comparison(console, summary)
@@ -93,13 +93,13 @@ def compare(
         raise typer.Exit(1)
 
 
-def crew_for(jobs: int, ray: str | None, view: Any, run_view: Any) -> Crew:
+def crew_for(jobs: int, ray: str | None, view: ComparisonView) -> Crew:
     """Who runs the cells."""
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, but got {jobs}")
     if ray is not None:
         return Cluster(None if ray == LOCAL else ray, jobs, view)
-    return Processes(jobs, view) if jobs > 1 else Here(run_view)
+    return Processes(jobs, view) if jobs > 1 else Here(view.of_run)
 
 
 def split(text: str) -> tuple[str, ...]:

@@ -15,16 +15,18 @@ STATES = {"skipped": "is done already", "begins": "begins", "done": "done", "fai
 
 
 class ComparisonView:
-    """Hears the events of a comparison."""
+    """Hears the events of a comparison, and writes the page of each run that ends."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._view: Any = None  # of the run of the moment
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Print what an event is worth."""
         kind = event["event"]
         about = f"{event['cell']}: " if "cell" in event else ""
         if kind == "cell":
+            self.close()
             self._line(f"[{event['number']}/{event['of']}] {about}{self._state(event)}")
             if event["state"] == "done":
                 with contextlib.suppress(Exception):  # tried again at the end, and told then
@@ -34,6 +36,19 @@ class ComparisonView:
         elif kind == "tested":
             self._line(f"  {about}{describe_task(event['row'])}")
 
+    def of_run(self, event: dict[str, Any]) -> None:
+        """Show the run of the moment as `grown run` does."""
+        if self._view is None:
+            self._view = view_for(self._console)
+            self._view.__enter__()
+        self._view(event)
+
+    def close(self) -> None:
+        """Leave the terminal as it was before the run of the moment."""
+        if self._view is not None:
+            self._view.__exit__(None, None, None)
+            self._view = None
+
     @staticmethod
     def _state(event: dict[str, Any]) -> str:
         words = STATES[event["state"]]
@@ -41,34 +56,8 @@ class ComparisonView:
             return f"{words}: {event['why']}"
         if (result := event["result"]) is None:
             return words
-        return (
-            f"{words}, {result['average_accuracy']:.2f}%, {result['bytes_x']:.3f}x, {result['seconds']['total']:.0f} s"
-        )
+        numbers = f"{result['average_accuracy']:.2f}%, {result['bytes_x']:.3f}x, {result['seconds']['total']:.0f} s"
+        return f"{words}, {numbers}"
 
     def _line(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-
-class RunView:
-    """Shows the run of the moment as `grown run` does; each run has a view of its own."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._view: Any = None
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        """Begin a view with a run, end it with the run."""
-        if event["event"] == "run":
-            self.close()
-            self._view = view_for(self._console)
-            self._view.__enter__()
-        if self._view is not None:
-            self._view(event)
-        if event["event"] == "done":
-            self.close()
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self._view is not None:
-            self._view.__exit__(None, None, None)
-            self._view = None
