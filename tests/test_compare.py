@@ -430,7 +430,7 @@ def test_what_builds_on_a_failure_says_so(
     assert "grown-default-0: its targets are those of scratch, seed 0, which failed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_comparison_goes_on(jobs: str, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = (*GRID, "--out", str(out), "--jobs", jobs)
