@@ -5,16 +5,16 @@ python benchmarks/superclass.py --data DIR --work DIR [--rows NAME ...] [--seeds
 
 from __future__ import annotations
 
+from grown.bench.ablation import STEPS
 from rows import Row, Table, main
 
-PARTS = ("select", "sparse", "retrain")  # as the paper's ablation adds them
 SMALL = ("--label", "small", "--set", "seed_size=0.11", "--set", "start_size=0.11", "--set", "grow=false")
 
 
-def _ablation(on: int) -> Row:
-    label = "grow-only" if on == 0 else f"+{PARTS[on - 1]}"
-    off = [word for part in PARTS[on:] for word in ("--set", f"{part}=false")]
-    return Row(("--label", f"ablation:{label}", *off), targets="scratch")
+def _ablation(label: str) -> Row:
+    return Row(
+        ("--label", label, *(word for setting in STEPS[label] for word in ("--set", setting))), targets="scratch"
+    )
 
 
 TABLE = Table(
@@ -26,7 +26,7 @@ TABLE = Table(
     more=(
         ("small", Row(SMALL, targets="scratch")),
         ("equal-small", Row(("--method", "scratch", "--label", "equal-bytes-small"), bytes_of="small")),
-        *((f"ablation-{on}", _ablation(on)) for on in range(len(PARTS) + 1)),
+        *((f"ablation-{on}", _ablation(label)) for on, label in enumerate(STEPS)),
     ),
     targets="targets",
 )

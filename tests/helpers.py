@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,26 @@ def write_result(folder: Path, method: str, label: str, seed: int = 0, **changes
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{method}-{label.replace(':', '-')}-{seed}-{len(list(folder.iterdir()))}.json"
     (folder / name).write_text(json.dumps({**result, **changes}))
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Every file of a run, times aside."""
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    result = json.loads(found.pop("result.json"))
+    del result["seconds"]
+    for task in result["tasks"]:
+        for stage in task["stages"]:
+            del stage["seconds"]
+    events = [json.loads(line) for line in found.pop("log.jsonl").splitlines()]
+    for event in events:
+        event.pop("seconds")
+        event.pop("folder", None)
+        if event["event"] == "tested":
+            for stage in event["row"]["stages"]:
+                del stage["seconds"]
+    if "report.html" in found:
+        found["report.html"] = re.sub(rb'<section id="times">.*?</section>', b"", found["report.html"], flags=re.DOTALL)
+    return {**found, "result": result, "log": events}
 
 
 def call(*arguments: str) -> int:

@@ -26,6 +26,7 @@ NOT_RUN = {
     "grown run --seed S": "takes minutes; S stands for a number",
     "grown run folder:PATH": "docs/tutorial.md runs these with images",
     "grown report R": "R, R1, R2 and R3 stand for runs; tests/test_page.py makes such pages",
+    "grown compare": "takes minutes; tests/test_compare.py and test_cluster.py run these",
     "grown run --out R": "takes minutes; tests/test_resume.py and test_delta.py run these",
     "grown data cifar100": "needs CIFAR-100",
     "grown data miniimagenet": "needs mini-ImageNet and a GPU",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from grown.config import Recipe
 from grown.errors import FileError, Stopped
 from grown.io import container, journal
 from grown.report import plots
-from helpers import Faults, call, make_task, quick
+from helpers import Faults, call, content, make_task, quick
 
 SHORT = ("--tasks", "3", "--epochs", "3", "--target", "best", "--set", "expansions=1", "--set", "margin=-5")
 # Every epoch is kept, so that a kill meets as many different moments as there are.
@@ -33,26 +32,6 @@ PROGRAM = "from grown.io import journal; journal.PATIENCE = 0.0; from grown.cli.
 
 def command(*words: str) -> list[str]:
     return [sys.executable, "-c", PROGRAM, "run", *words]
-
-
-def content(folder: Path) -> dict[str, Any]:
-    """Every file of a run, times aside."""
-    found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    result = json.loads(found.pop("result.json"))
-    del result["seconds"]
-    for task in result["tasks"]:
-        for stage in task["stages"]:
-            del stage["seconds"]
-    events = [json.loads(line) for line in found.pop("log.jsonl").splitlines()]
-    for event in events:
-        event.pop("seconds")
-        event.pop("folder", None)
-        if event["event"] == "tested":
-            for stage in event["row"]["stages"]:
-                del stage["seconds"]
-    if "report.html" in found:
-        found["report.html"] = re.sub(rb'<section id="times">.*?</section>', b"", found["report.html"], flags=re.DOTALL)
-    return {**found, "result": result, "log": events}
 
 
 @pytest.fixture(scope="module")

@@ -2,4 +2,5 @@
 
 from grown.cli.main import main
 
-main()
+if __name__ == "__main__":  # the processes of `grown compare --jobs` import this file too
+    main()

@@ -212,8 +212,12 @@ class Config:
         return data
 
     def for_file(self) -> dict[str, Any]:
-        """The same for a model file, which is of no device."""
-        return {name: value for name, value in self.to_json().items() if name != "device"}
+        """The same for a model file, which is of no device, and not of the folder that its targets lay in."""
+        data = self.to_json()
+        del data["device"]
+        if is_target_file(self.target):
+            data["target"] = Path(str(self.target)).name
+        return data
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Config:
@@ -233,12 +237,16 @@ def describe_target(target: Target) -> float | str:
     return str(target) if isinstance(target, Path) else "callable"
 
 
+def is_target_file(target: Any) -> bool:
+    """Whether a target is a result.json's path."""
+    return isinstance(target, Path) or (isinstance(target, str) and target.endswith(".json"))
+
+
 def check_target(target: Target) -> None:
     """Refuse a target that can never be met or found."""
     if isinstance(target, bool) or (isinstance(target, float | int) and not 0 <= target <= 100):
         raise ConfigError(f"a target is an accuracy from 0 to 100, but got {target}")
-    is_file = isinstance(target, Path) or (isinstance(target, str) and target.endswith(".json"))
-    if isinstance(target, str) and not is_file and target not in (*TARGETS, "callable"):
+    if isinstance(target, str) and not is_target_file(target) and target not in (*TARGETS, "callable"):
         raise unknown("target", target, (*TARGETS, "a number", "a result.json"))
 
 

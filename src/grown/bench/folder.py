@@ -15,6 +15,8 @@ import torch
 from grown.errors import FileError
 from grown.io import files, lock
 
+CONTRACT = 1  # of run.json and result.json: raised when what is in them changes its meaning
+
 
 def claim(out: Path | None, benchmark: str, method: str, seed: int) -> Path:
     """Make the folder; a given one must not exist yet."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from grown.bench import folder
 from grown.data import Task
@@ -110,8 +110,17 @@ def data_digests(tasks: list[Task]) -> list[str]:
     return found
 
 
+class Stoppable(Protocol):
+    """What can be asked to keep what it has, and end."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def stop_soon(self) -> None: ...
+
+
 @contextmanager
-def stoppable(journal: Journal, tell: Any) -> Iterator[None]:
+def stoppable(journal: Stoppable, tell: Any) -> Iterator[None]:
     """While this lasts, Ctrl-C or SIGTERM ends the run after the present epoch; a second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -130,7 +139,8 @@ def stoppable(journal: Journal, tell: Any) -> Iterator[None]:
     try:
         yield
     except Stopped as stop:
-        stop.code = 128 + asked[-1]
+        if asked:  # else it was stopped further inside
+            stop.code = 128 + asked[-1]
         raise
     finally:
         for number, handler in before.items():

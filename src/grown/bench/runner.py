@@ -16,7 +16,7 @@ from torch import nn
 from grown import data, metrics
 from grown.bench import folder, presets
 from grown.bench import resume as resuming
-from grown.config import Config, Recipe, Target
+from grown.config import Config, Recipe, Target, is_target_file
 from grown.data.folders import PREFIX, Step, Tell, folder_stream
 from grown.errors import ConfigError, FileError, GrownError, Stopped, unknown
 from grown.io import lock
@@ -77,12 +77,11 @@ class Request:
     def from_json(found: dict[str, Any]) -> Request:
         """The request that `to_json` wrote."""
         where, target = found["data"], found["target"]
-        is_file = isinstance(target, str) and target.endswith(".json")
         return Request(
             **{
                 **found,
                 "data": Path(where) if where is not None else None,
-                "target": Path(target) if is_file else target,
+                "target": Path(target) if is_target_file(target) else target,
                 "settings": tuple(found["settings"]),
             }
         )
@@ -117,6 +116,7 @@ def run(
                 "tasks": [task.name for task in plan.tasks],
                 "data": resuming.data_digests(plan.tasks),
                 "request": request.to_json(),
+                "contract": folder.CONTRACT,
                 "versions": folder.versions(),
             },
         )
@@ -178,6 +178,13 @@ def read_tasks(request: Request, tell: Tell | None = None, step: Step | None = N
     return folder_stream(request.folder, request.image_size, skip_broken=request.skip_broken, tell=tell, step=step)
 
 
+def first_tasks(tasks: list[data.Task], request: Request) -> list[data.Task]:
+    """As many of the stream's tasks as are asked for."""
+    if request.tasks is not None and not 1 <= request.tasks <= len(tasks):
+        raise ConfigError(f"--tasks must lie between 1 and {len(tasks)}, but got {request.tasks}")
+    return tasks[: request.tasks]
+
+
 def _understand(
     request: Request,
     threads: int | None = None,
@@ -193,10 +200,7 @@ def _understand(
             observer({"event": "note", "text": text})
 
     tasks = tasks if tasks is not None else read_tasks(request, tell)
-    if request.tasks is not None:
-        if not 1 <= request.tasks <= len(tasks):
-            raise ConfigError(f"--tasks must lie between 1 and {len(tasks)}, but got {request.tasks}")
-        tasks = tasks[: request.tasks]
+    tasks = first_tasks(tasks, request)
     name = request.backbone if request.backbone is not None else preset.backbone
     shape = tasks[0].input_shape
     learner = make(

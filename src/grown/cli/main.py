@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from grown.cli.add import add_task
+from grown.cli.compare import compare, fill_in_ray
 from grown.cli.data import show_data
 from grown.cli.diff import apply_delta, diff_models
 from grown.cli.export import export_task
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run)
+app.command("compare")(compare)
 app.command("list")(list_choices)
 app.command("inspect")(inspect_model)
 app.command("verify")(verify_model)
@@ -67,7 +69,7 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> None:
     """The entry point."""
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(fill_in_ray(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
     except UsageProblem as error:
         if message := error.format_message():
             print(f"grown: {message}", file=sys.stderr)

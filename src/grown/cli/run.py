@@ -12,6 +12,7 @@ from rich.console import Console
 from grown.bench.runner import Request, read_tasks
 from grown.bench.runner import resume as resume_run
 from grown.bench.runner import run as run_request
+from grown.cli import options
 from grown.cli.decoding import decoding
 from grown.config import Target
 from grown.errors import ConfigError
@@ -23,36 +24,27 @@ from grown.report.tables import print_result
 def run(
     benchmark: Annotated[str, typer.Argument(help="Which stream of tasks; see `grown list`.")] = "digits",
     method: Annotated[str, typer.Option(help="GROWN or a method that it is compared with.")] = "grown",
-    backbone: Annotated[str | None, typer.Option(help="A name, or package.module:function of your own.")] = None,
-    width: Annotated[float, typer.Option(help="The backbone's layers, times this.")] = 1.0,
-    recipe: Annotated[str | None, typer.Option(help="How each training runs.")] = None,
-    protocol: Annotated[
-        str, typer.Option(help="honest: held-out training images decide; paper: the test images do.")
-    ] = "honest",
-    target: Annotated[str | None, typer.Option(help="A number, scratch, finetune, best, or a result.json.")] = None,
+    backbone: options.Backbone = None,
+    width: options.Width = 1.0,
+    recipe: options.RecipeName = None,
+    protocol: options.Protocol = "honest",
+    target: options.TargetText = None,
     seed: Annotated[int, typer.Option(help="Makes a CPU run repeat bit for bit at one thread count.")] = 0,
     threads: Annotated[int | None, typer.Option(help="PyTorch's threads on the CPU.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(help="Where the data lies; else the variable GROWN_DATA.")] = None,
+    epochs: options.Epochs = None,
+    tasks: options.Tasks = None,
+    device: options.Device = "cpu",
+    data: options.Data = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; must not exist yet.")] = None,
     label: Annotated[str, typer.Option(help="Which setting this is, for tables.")] = "default",
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            help="folder:PATH: the images' side in pixels, else the first task's; miniimagenet-20: resize to it."
-        ),
-    ] = None,
-    skip_broken: Annotated[bool, typer.Option(help="folder:PATH: leave out images that cannot be read.")] = False,
+    image_size: options.ImageSize = None,
+    skip_broken: options.SkipBroken = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.")] = False,
     logger: Annotated[
         str | None, typer.Option(help="Tell another tool: wandb, or package.module:function of your own.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of any setting, as often as you like.")
-    ] = None,
+    settings: options.Settings = None,
 ) -> None:
     """Learn a stream of tasks by growth and show that nothing was forgotten."""
     console = Console()

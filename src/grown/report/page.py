@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from grown.bench import paper as the_paper
 from grown.io import files
 from grown.report import page_findings as findings
 from grown.report import page_run, plots
 from grown.report.page_html import NONE, figure, folded, number, page, section, table, text
-from grown.report.page_paper import CURVES
 from grown.report.page_run import Run, Structure
 from grown.report.tables import decided_on, protocol_note
 
@@ -148,7 +148,7 @@ def budget_of(run: Run) -> float | None:
 def _sizes(run: Run) -> str:
     result, rows = run.result, run.tasks
     budget = budget_of(run)
-    paper = CURVES.get(result["benchmark"]) if result["method"] == "grown" else None
+    paper = the_paper.row(result["benchmark"], "grown") if result["method"] == "grown" else None
     finding = findings.size(run, budget, paper)
     lines = [
         ("kernels (as the paper counts)", [row["size_x"] for row in rows]),

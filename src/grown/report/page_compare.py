@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from grown.bench import paper as the_paper
 from grown.errors import ConfigError
 from grown.report import page_run, plots
 from grown.report.page import NO_PLOTS, budget_of, figures, plot
 from grown.report.page_html import NONE, figure, folded, number, page, section, table, text
-from grown.report.page_paper import CURVES
 from grown.report.page_run import Run
 from grown.report.tables import protocol_note
 
@@ -178,7 +178,7 @@ def _sizes(groups: Groups, benchmark: str) -> str:
     ours = [run for members in groups.values() for run in members if run.result["method"] == "grown"]
     budgets = {budget_of(run) for run in ours}
     budget = next(iter(budgets)) if len(budgets) == 1 else None
-    paper = CURVES.get(benchmark) if ours else None
+    paper = the_paper.row(benchmark, "grown") if ours else None
     drawn = plot(plots.sizes, "sizes", finding, lines, budget, paper.sizes if paper else None)
     note = "Kernels alone; means over seeds." + (f" The paper's curve: {text(paper.source)}." if paper else "")
     return section("size", "Size after each task", figures(figure(text(finding), drawn, note)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grown.report.page_paper import Curve
+from grown.bench.paper import Row
 from grown.report.page_run import Run, Structure
 
 
@@ -26,7 +26,7 @@ def memory(run: Run) -> str:
     return "Nothing was forgotten: down each column, the accuracy stays the same"
 
 
-def size(run: Run, budget: float | None, paper: Curve | None) -> str:
+def size(run: Run, budget: float | None, paper: Row | None) -> str:
     """How the size went."""
     rows = run.tasks
     end = f"{rows[-1]['size_x']:.2f}x"
