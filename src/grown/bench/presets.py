@@ -58,7 +58,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "digits": Benchmark(
         backbone="convnet",
         recipe="small",
-        config=Config(threads=1, margin=1.0, expansions=2),
+        config=Config(threads=1, margin=1.0, expansions=2, cpg_prune_step=0.25, cpg_prune_epochs=0.1),
         about="embedded 8x8 handwritten digits in seven tasks, upright, turned and shuffled",
     ),
     "cifar100-superclass": Benchmark(
