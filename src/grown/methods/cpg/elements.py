@@ -39,20 +39,23 @@ class Elements:
         return sum(math.prod(self.shape(name, widths)) for name in self.banks)
 
     def seen(self, name: str, widths: Widths) -> tuple[Tensor, Tensor]:
-        """Copies of the weights and owners that a task of these widths sees."""
+        """The weights and owners that a task of these widths sees; to be read, never to be written to."""
+        if widths == self.widths:
+            return self._values[name], self._owners[name]
         rows, columns = self.banks[name].view(self.widths, widths)
         return self._values[name][rows[:, None], columns], self._owners[name][rows[:, None], columns]
 
     def histogram(self, widths: Widths) -> list[int]:
         """How many weights each owner has within these widths, from 0, nobody, on."""
         total = torch.zeros(MOST_TASKS + 1, dtype=torch.int64)
-        for name, bank in self.banks.items():
-            rows, columns = bank.view(self.widths, widths)
-            total += torch.bincount(self._owners[name][rows[:, None], columns].flatten(), minlength=len(total))
+        for name in self.banks:
+            total += torch.bincount(self.seen(name, widths)[1].flatten(), minlength=len(total))
         return [int(count) for count in total]
 
     def spread(self, name: str, widths: Widths) -> tuple[Tensor, Tensor]:
         """Copies of all weights and owners where they stand in a network that is at least as wide; 0 elsewhere."""
+        if widths == self.widths:
+            return self._values[name].clone(), self._owners[name].clone()
         rows, columns = self.banks[name].view(widths, self.widths)
         values = torch.zeros(self.shape(name, widths))
         owners = torch.zeros(self.shape(name, widths), dtype=torch.uint8)
@@ -73,10 +76,10 @@ class Elements:
         """Give free weights their values and their owner, once and for all."""
         if not FREE < task <= MOST_TASKS:
             raise ValueError(f"{name}: task {task} cannot own a weight")
-        if bool((self._owners[name][which] != FREE).any()):
+        if bool(((self._owners[name] != FREE) & which).any()):
             raise ValueError(f"{name}: an owned weight cannot be claimed again")
-        self._values[name][which] = values[which]
-        self._owners[name][which] = task
+        self._values[name] = torch.where(which, values, self._values[name])
+        self._owners[name].masked_fill_(which, task)
 
     def owners(self, name: str) -> Tensor:
         """A copy of a layer's owners."""

@@ -28,6 +28,8 @@ class ElementLayer(MaskedLayer):
     def effective(self, gate: Tensor | None) -> Tensor:
         """The masked weights as the layer's operation takes them."""
         weight = super().effective(gate)
+        if weight.is_cuda and torch.is_autocast_enabled("cuda"):  # a weight that no mask changes comes as it is stored
+            weight = weight.to(torch.get_autocast_dtype("cuda"))
         return unflat(weight.squeeze(2), self._shape) if len(self._shape) == 4 else weight
 
     @torch.no_grad()

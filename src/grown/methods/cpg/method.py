@@ -188,8 +188,7 @@ class CPG(PlainMethod):
         picked = torch.split(bits.unpack(kept.picked, sum(counts)), counts)
         found = {}
         for (name, (values, owners)), flags in zip(seen.items(), picked, strict=True):
-            use = owners == number
-            use[earlier[name]] = flags
+            use = (owners == number).masked_scatter_(earlier[name], flags)
             found[name] = (values, use)
         return found
 
