@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grown.nn import aside
 from grown.nn.graph import Node
 from grown.nn.layers import MaskedLayer, MaskSettings
 
@@ -28,7 +29,12 @@ class ElementLayer(MaskedLayer):
     def effective(self, gate: Tensor | None) -> Tensor:
         """The masked weights as the layer's operation takes them."""
         weight = super().effective(gate)
-        if weight.is_cuda and torch.is_autocast_enabled("cuda"):  # a weight that no mask changes comes as it is stored
+        # Where weight gradients run on a side stream, all that they go through on their way back must run there too.
+        return aside.run(lambda: self._as_read(weight), None) if aside.is_on() else self._as_read(weight)
+
+    def _as_read(self, weight: Tensor) -> Tensor:
+        """In the operation's shape, and in the step's precision also where no mask makes it so."""
+        if weight.is_cuda and torch.is_autocast_enabled("cuda"):
             weight = weight.to(torch.get_autocast_dtype("cuda"))
         return unflat(weight.squeeze(2), self._shape) if len(self._shape) == 4 else weight
 
