@@ -45,7 +45,7 @@ def compact(stages: Stages, settled: Settled, goal: float | None, needed: float)
     if not any(counts.values()):
         return settled
     for level in schedule.levels(config):
-        must = before < needed
+        must = before < needed - 1e-9
         if not must and not _holds(settled, goal, config.margin):
             break
         pruned = stages.prune(settled.draft, counts, before, level)
