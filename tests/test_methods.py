@@ -43,7 +43,9 @@ def test_it_learns_and_reports(name: str) -> None:
     for task in foresee(made, [make_task(f"t{number}", each=24, seed=number) for number in range(2)]):
         report = made.learn(task)
         assert report.name == task.name
-        assert report.stages[-1].epochs == 8
+        assert 8 in [
+            stage.epochs for stage in report.stages
+        ]  # CPG prunes and retrains afterwards, by definition shorter
         assert report.size.bytes["total"] > 0
         assert set(report.new_kernels) == {"released", "grown"}
         score = evaluate(made.network(task.name), task.test, made.normalisation(task.name), "cpu")
@@ -92,7 +94,13 @@ def test_it_forgets_exactly_as_much_as_it_claims(name: str) -> None:
 
 
 def test_what_forgets_is_known() -> None:
-    assert {name for name, made in METHODS.items() if not made.forgets} >= {"grown", "scratch", "finetune", "joint"}
+    assert {name for name, made in METHODS.items() if not made.forgets} >= {
+        "grown",
+        "scratch",
+        "finetune",
+        "joint",
+        "cpg",
+    }
     assert {name for name, made in METHODS.items() if made.forgets} >= {
         "sequential",
         "ewc",

@@ -28,7 +28,7 @@ def test_by_the_papers_protocol_the_test_images_decide_and_all_others_train() ->
         quick(protocol="paper", refit=True)
 
 
-@pytest.mark.parametrize("method", ["grown", "scratch"])
+@pytest.mark.parametrize("method", ["grown", "scratch", "cpg"])
 def test_the_papers_protocol_is_named_wherever_it_is_shown(
     method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

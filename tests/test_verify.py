@@ -19,7 +19,7 @@ from grown.methods.grown.algebra import breaches
 from grown.methods.verify import verify, verify_content
 from helpers import call
 
-KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint", "cpg")
 NAMES = [(kind, name) for kind in KINDS for name in container.parse(golden(kind)).tensors]
 
 
@@ -108,6 +108,10 @@ def altered(name: str, bit: int) -> Callable[[dict[str, Tensor], dict[str, Any]]
         ("bf16", "bank/side/kernels", 14, "its logits differ"),
         ("joint", "joint/kernels", 30, "task 't0': its logits differ"),
         ("joint", "joint/own", 30, "its logits differ"),
+        ("cpg", "bank/hidden/kernels", 30, "its logits differ"),
+        ("cpg", "bank/hidden/owners", 3, "weights have an owner"),
+        ("cpg", "task/2/picked", 0, "task 't1': its logits differ"),
+        ("cpg", "task/1/own", 30, "task 't0': its logits differ"),
     ],
 )
 def test_a_bit_flipped_with_its_digest_is_found_by_structure_owners_or_probe(

@@ -133,6 +133,21 @@ class Config:
     replay_strength: float = 1.0  # on the mean loss over the memory
     memory_bytes: int | None = None  # of replay's images and labels; None: 0.05 of 1x, an image a class at least
 
+    # CPG; the published schedule goes with recipe "paper": 100 epochs, 20 a level of pruning, 30 of retraining
+    cpg_train_goal: float = 95.0  # the training accuracy (%) below which a task widens the network too
+    cpg_step: float = 0.5  # what one widening adds, over the template's weights: each width x sqrt(1.5), sqrt(2), ...
+    cpg_tasks: int | None = None  # how many there will be; None: those foreseen, or else one more than now
+    cpg_pick_start: float = 0.005  # how far above its threshold a mask starts: 0.01 against 0.005
+    cpg_pick_rate: float = 5e-4  # of Adam, for masks; a fifth of it from half of the epochs on, none from 0.7 on
+    cpg_repick_rate: float = 1e-4  # the same while retraining, constant
+    cpg_prune_step: float = 0.1  # levels of pruning: so much of the task's own weights more each time
+    cpg_prune_most: float = 0.95  # the last level
+    cpg_prune_epochs: float = 0.2  # a level's epochs, over the recipe's
+    cpg_prune_ramp: float = 0.2  # the share of these in which the pruned part rises, steeply first (cubic)
+    cpg_prune_rate: float = 0.1  # the rate of pruning and retraining, over the recipe's; constant
+    cpg_retrain_epochs: float = 0.3  # at most, over the recipe's
+    cpg_patience: int = 5  # retraining ends after so many epochs without a better one
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -180,6 +195,7 @@ class Config:
         _whole("importance_images", self.importance_images, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)
+        self._check_cpg()
         _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)
@@ -194,6 +210,18 @@ class Config:
         _whole("seed", self.seed, 0)
         _whole("lanes", self.lanes, 1)
         check_target(self.target)
+
+    def _check_cpg(self) -> None:
+        _within("cpg_train_goal", self.cpg_train_goal, 0.0, 100.0)
+        for name in ("cpg_step", "cpg_pick_start", "cpg_pick_rate", "cpg_repick_rate", "cpg_prune_rate"):
+            _above(name, getattr(self, name), 0.0)
+        for name in ("cpg_prune_epochs", "cpg_prune_ramp", "cpg_retrain_epochs"):
+            _within(name, getattr(self, name), 0.0, 10.0 if name != "cpg_prune_ramp" else 1.0)
+        for name in ("cpg_prune_step", "cpg_prune_most"):
+            _within(name, getattr(self, name), 0.01, 0.99)
+        _whole("cpg_patience", self.cpg_patience, 1)
+        if self.cpg_tasks is not None:
+            _whole("cpg_tasks", self.cpg_tasks, 1)
 
     @property
     def deciding(self) -> Recipe:

@@ -46,12 +46,15 @@ def make(kind: str) -> grown.Learner:
     """A learner with three tasks, or a rival with two."""
     torch.manual_seed(0)
     if kind in grown.METHODS and kind != "grown":
-        rival = grown.METHODS[kind](Small(), quick())
+        fast = {"cpg_prune_most": 0.3, "cpg_train_goal": 0.0, "cpg_pick_rate": 0.01, "cpg_repick_rate": 0.01}
+        rival = grown.METHODS[kind](Small(), quick(**(fast if kind == "cpg" else {})))
         tasks = [make_task(f"t{number}", each=4) for number in range(3)]
         if kind == "joint":
             rival.foresee(tasks)
         for task in tasks[:2]:
             rival.learn(task)
+            if kind == "cpg":  # the second task widens the network
+                rival.configure(rival.config.replace(target=100.0, cpg_train_goal=100.0))
         return rival
     sizes = {"seed_size": 1.0, "task_size": 1.0, "step_size": 0.5, "max_size": 3.0}
     stored = {"kernel_format": "bf16"} if kind == "bf16" else {}
@@ -71,7 +74,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = HERE / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
-    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features"):
+    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features", "cpg"):
         name = f"v{MODEL.version}-{kind}.safetensors"
         if (HERE / name).exists():  # a golden file is never written again
             continue

@@ -90,7 +90,14 @@ BENCHMARKS: dict[str, Benchmark] = {
     "digits": Benchmark(
         backbone="convnet",
         recipe="small",
-        config=Config(threads=1, margin=1.0, expansions=2),
+        config=Config(
+            threads=1,
+            margin=1.0,
+            expansions=2,
+            cpg_prune_step=0.4,
+            cpg_prune_epochs=0.1,
+            cpg_retrain_epochs=0.2,
+        ),
         about="embedded 8x8 handwritten digits in seven tasks, upright, turned and shuffled",
     ),
     "cifar100-superclass": Benchmark(

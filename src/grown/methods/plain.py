@@ -69,15 +69,16 @@ class PlainTraining:
         self.widths: Widths = self.channels.template_widths()
         self.networks: dict[str, nn.Module] = {}
 
-    def fresh(self, task: Named, seed: int) -> nn.Module:
-        """An untrained network, drawn as the template was."""
-        network = start(build(self.graph, self.channels, self.widths, len(task.classes)))
+    def fresh(self, task: Named, seed: int, widths: Widths | None = None) -> nn.Module:
+        """An untrained network, drawn as the template was; of the template's widths, or of others."""
+        widths = self.widths if widths is None else widths
+        network = start(build(self.graph, self.channels, widths, len(task.classes)))
         initializer = Initializer(self.gains, seed, 0)
         banks = make_banks(self.graph.banked(), self.channels)
         with torch.no_grad():
             for node in self.graph.banked():
                 bank, module = banks[node.name], _layer(network, node.name)
-                kernels = initializer.kernels(node.name, bank.extent(self.widths), bank.kernel, 0)
+                kernels = initializer.kernels(node.name, bank.extent(widths), bank.kernel, 0)
                 module.weight.copy_(kernels.flatten(1) if node.op == "linear" else kernels)
             _draw_head(_layer(network, self.graph.head.name), initializer)
         return network

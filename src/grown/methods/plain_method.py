@@ -23,6 +23,7 @@ from grown.methods import check
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import trace
+from grown.nn.axes import Widths
 from grown.nn.bank import FORMATS, make_banks
 from grown.nn.graph import Graph
 from grown.nn.initial import measure_gains
@@ -171,6 +172,10 @@ class PlainMethod:
         source = self.training.networks[task]
         copy = build(self.training.graph, self.training.channels, self.training.widths, len(self._records[task][0]))
         return simplest(fill(copy, source.state_dict()))
+
+    def widths_of(self, task: str) -> Widths:  # noqa: ARG002
+        """How wide a task's network is."""
+        return self.training.widths
 
     def normalisation(self, task: str) -> Normalisation:
         """What a task's images go through before its network."""

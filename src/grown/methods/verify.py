@@ -114,7 +114,7 @@ def _check_work(learner: Any, task: str) -> None:
         largest, operations = limits.work(learner.graph, learner.channels, learner.records[task].narrow())
     else:
         training = learner.training
-        largest, operations = limits.work(training.graph, training.channels, training.widths)
+        largest, operations = limits.work(training.graph, training.channels, learner.widths_of(task))
     if 4 * PROBE_BATCH * largest > LARGEST_PROBE or PROBE_BATCH * operations > LONGEST_PROBE:
         raise FileError(f"{4 * PROBE_BATCH * largest:,} bytes and {PROBE_BATCH * operations:,} operations are too many")
 

@@ -49,7 +49,7 @@ class MaskedLayer(nn.Module):
         self.settings = settings
         bias = bool(node.attrs["bias"])
         self.bias = nn.Parameter(torch.zeros(kernels.shape[0])) if bias else None
-        scores = torch.where(is_frozen, torch.tensor(settings.start), torch.tensor(settings.new_start))
+        scores = torch.where(is_frozen, settings.start, settings.new_start)
         self._lay_out(kernels, is_frozen, trainable, scores)
 
     def _lay_out(self, kernels: Tensor, is_frozen: Tensor, trainable: Tensor, scores: Tensor) -> None:

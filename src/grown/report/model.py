@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from grown.methods.cpg import CPG
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
 from grown.methods.shared import SharedMethod
@@ -34,8 +35,11 @@ def print_model(console: Console, path: Path, learner: Any) -> None:
         for table in (tasks_table(learner), layers_table(learner), reuse_table(learner)):
             console.print(table)
     else:
-        how = "all in one network" if isinstance(learner, Joint | SharedMethod) else "each with a network of its own"
+        one = isinstance(learner, Joint | SharedMethod | CPG)
+        how = "all in one network" if one else "each with a network of its own"
         console.print(f"tasks, {how}: {', '.join(tasks)}", markup=False, highlight=False)
+    if isinstance(learner, CPG):
+        console.print(weights_table(learner))
 
 
 def tasks_table(learner: Learner) -> Table:
@@ -56,6 +60,21 @@ def tasks_table(learner: Learner) -> Table:
             f"{picked:,}",
             f"{sum(record.narrow()):,}",
         )
+    return table
+
+
+def weights_table(learner: CPG) -> Table:
+    """A row per task: its own weights, and those that it picked out of those that it could pick."""
+    table = Table(title="weights", box=box.SIMPLE_HEAD)
+    for column in ("task", "own", "picked", "of earlier tasks'", "channels"):
+        table.add_column(column, justify="left" if column == "task" else "right")
+    for number, name in enumerate(learner.tasks, start=1):
+        widths = learner.widths_of(name)
+        counts = learner.elements.histogram(widths)
+        used = sum(int(flags.sum()) for _, flags in learner.used(name).values())
+        earlier = sum(counts[1:number])
+        row = (counts[number], used - counts[number], earlier, sum(widths))
+        table.add_row(escape(name), *(f"{count:,}" for count in row))
     return table
 
 

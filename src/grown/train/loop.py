@@ -60,6 +60,8 @@ class Work:
     beside: tuple[Batches, ...] = ()  # a batch of each comes with every step; as many steps an epoch as `batches`
     extra_loss: Callable[[Batch, Sequence[Batch]], Tensor] | None = None  # of the step's batch and of those beside it
     around_update: Callable[[], AbstractContextManager[None]] | None = None  # entered with gradients, left without
+    score_schedule: str | None = None  # of the scores' rate; as the recipe's if None
+    is_over: Callable[[], bool] | None = None  # asked after each epoch, by the network's state alone; ends it early
 
     def __post_init__(self) -> None:
         if any(batches.steps != self.batches.steps for batches in self.beside):
@@ -83,9 +85,17 @@ def fit(work: Work, capture: bool = True) -> None:
             loss = steps.epoch(number)
             if work.after_epoch is not None:
                 work.after_epoch(Epoch(number, recipe.epochs, loss))
+            last = _is_last(work, number)
             if entry is not None:
-                entry.keep(number, recipe.epochs, partial(kept, steps, final=number == recipe.epochs))
+                entry.keep(recipe.epochs if last else number, recipe.epochs, partial(kept, steps, final=last))
+            if last:
+                break
         steps.finish()
+
+
+def _is_last(work: Work, number: int) -> bool:
+    """Whether a training ends with this epoch: its recipe does, or it is over before."""
+    return number == work.recipe.epochs or (work.is_over is not None and work.is_over())
 
 
 def go_on(steps: PlainSteps | CapturedSteps, entry: journal.Entry | None) -> int:
@@ -187,9 +197,10 @@ class _Lane:
         self._began = False
         if self.work.after_epoch is not None:
             self.work.after_epoch(Epoch(self.number, self.work.recipe.epochs, loss))
+        epochs, last = self.work.recipe.epochs, _is_last(self.work, self.number)
+        self.number = epochs if last else self.number
         if self.entry is not None:
-            epochs = self.work.recipe.epochs
-            self.entry.keep(self.number, epochs, partial(kept, self.steps, final=self.number == epochs))
+            self.entry.keep(self.number, epochs, partial(kept, self.steps, final=last))
         self.number += 1
         if self.is_done:
             self.steps.finish()
@@ -240,7 +251,9 @@ class PlainSteps:
             batches.begin(number)
         total = torch.zeros((), device=self.batches.device)
         for step in range(self.batches.steps):
-            set_rates(self.optimizers, factor(self.recipe, (number - 1) * self.batches.steps + step, self.total))
+            for optimizer, schedule in zip(self.optimizers, schedules(self.work), strict=False):
+                overall = (number - 1) * self.batches.steps + step
+                set_rates([optimizer], factor(self.recipe, overall, self.total, schedule))
             beside = [batches.at(step) for batches in self.work.beside]
             loss, entropy = loss_of(self.work, self.batches.at(step), beside)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -268,7 +281,10 @@ class CapturedSteps:
         self._fusion = Fusion(work.network)
         self._rates = _rates_on_device(self.optimizers, device)
         steps = recipe.epochs * batches.steps
-        self._factors = torch.tensor([factor(recipe, step, steps) for step in range(steps)], device=device)
+        self._factors = torch.tensor(
+            [[factor(recipe, step, steps, schedule) for step in range(steps)] for schedule in schedules(work)],
+            device=device,
+        )  # (optimizers, steps)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)  # in the epoch
         self._overall = torch.zeros(1, dtype=torch.int64, device=device)
         self._total = torch.zeros((), device=device)
@@ -323,8 +339,8 @@ class CapturedSteps:
         return Batch(x, row["labels"], row.get("others"), row.get("share"))
 
     def _once(self) -> None:
-        share = self._factors.index_select(0, self._overall)
-        for rate, full in self._rates:
+        shares = self._factors.index_select(1, self._overall)  # (optimizers, 1)
+        for (rate, full), share in zip(self._rates, shares, strict=False):
             rate.copy_((full * share).squeeze(0))
         batch, *beside = (self._batch(part) for part in range(1 + len(self.work.beside)))
         if self._side is not None:
@@ -437,6 +453,11 @@ def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimi
         for group in optimizer.param_groups:
             group["full_rate"] = group["lr"]
     return optimizers
+
+
+def schedules(work: Work) -> tuple[str | None, str | None]:
+    """What the rates of `make_optimizers`' two follow: the recipe's own schedule if None."""
+    return None, work.score_schedule
 
 
 def set_rates(optimizers: list[Optimizer], share: float) -> None:

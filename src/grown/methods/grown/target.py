@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 
-from grown.config import check_target
+from grown.config import Config, check_target
+from grown.data.task import Normalisation, Part, Task
 from grown.errors import ConfigError, FileError
 from grown.io import container
 from grown.io.fields import Fields
 from grown.io.journal import JOURNAL
+from grown.methods.base import Observer
 from grown.methods.plain import PlainJob, PlainTraining
+from grown.nn.graph import Graph
 from grown.nn.plain import build, fill
 
-if TYPE_CHECKING:
-    from grown.methods.grown.learner import Learner
-    from grown.methods.grown.stage import Stage
-
 KEPT = "targets.safetensors"
+
+
+class Owner(Protocol):
+    """As much of a method as its targets ask for."""
+
+    config: Config
+    observer: Observer | None
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def gains(self) -> dict[str, float]: ...
+
+    @property
+    def records(self) -> Sized: ...
+
+    def emit(self, event: str, **details: Any) -> None: ...
+
+
+class Opened(Protocol):
+    """As much of a task that was opened: what trains, what decides."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def fit(self) -> Part: ...
+
+    @property
+    def held_out(self) -> Part: ...
+
+    @property
+    def normalise(self) -> Normalisation: ...
 
 
 class Targets:
     """Finds each task's target; keeps the last reference network, so that transfer can be measured."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Owner) -> None:
         self.learner = learner
         self.reference: nn.Module | None = None  # Scratch's network for the last task, where one was trained
         self._finetune: PlainTraining | None = None
@@ -62,7 +96,7 @@ class Targets:
             training.networks[name] = fill(build(training.graph, training.channels, training.widths, classes), mine)
         self._finetune = training
 
-    def of(self, stage: Stage) -> float | None:
+    def of(self, stage: Opened) -> float | None:
         """The target for the task that was opened; None if nothing is to be reached."""
         target = self.learner.config.target
         self.reference = None
@@ -83,7 +117,7 @@ class Targets:
             return value
         return self._from_file(Path(target), stage.task.name)
 
-    def _trained(self, stage: Stage, kind: str) -> float:
+    def _trained(self, stage: Opened, kind: str) -> float:
         """Train the reference networks on what the stage trains on, and score them on what it is scored on."""
         scores = []
         if kind in ("scratch", "best"):
@@ -104,7 +138,7 @@ class Targets:
             scores.append(result.val)
         return max(scores)
 
-    def _job(self, stage: Stage, parent: str | None) -> PlainJob:
+    def _job(self, stage: Opened, parent: str | None) -> PlainJob:
         recipe = self.learner.config.deciding  # the same epochs as what is compared with it
         return PlainJob(stage.task, stage.fit, stage.held_out, stage.normalise, recipe, parent)
 
