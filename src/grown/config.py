@@ -120,6 +120,10 @@ class Config:
     replay_strength: float = 1.0  # on the mean loss over the memory
     memory_bytes: int | None = None  # of replay's images and labels; None: 0.05 of 1x, an image a class at least
 
+    # how methods that put masks on one network learn; nothing of this is GROWN's
+    packnet_prune: float = 0.6  # the share of the weights that a task trained that it gives up again, in each layer
+    packnet_retrain: float = 0.5  # epochs of the training after that, as a share of the one before
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -167,6 +171,8 @@ class Config:
         _whole("importance_images", self.importance_images, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)
+        _within("packnet_prune", self.packnet_prune, 0.0, 0.99)
+        _within("packnet_retrain", self.packnet_retrain, 0.0, 10.0)
         _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)

@@ -14,6 +14,7 @@ from grown.methods.grown import Learner
 from grown.methods.joint import Joint
 from grown.methods.lwf import LwF
 from grown.methods.mas import MAS
+from grown.methods.packnet import PackNet
 from grown.methods.replay import Replay
 from grown.methods.scratch import Scratch
 from grown.methods.sequential import Sequential
@@ -30,6 +31,7 @@ METHODS: dict[str, Any] = {
     "mas": MAS,
     "lwf": LwF,
     "replay": Replay,
+    "packnet": PackNet,
 }
 
 
