@@ -202,6 +202,11 @@ BAD = [
     ("packnet", "shared/owners", "full", "owner is task 3, but 1 were learned"),
     ("packnet", "shared/kernels", torch.zeros(3), "weights are used, but shared/kernels holds 3"),
     ("packnet", "task/1/own", torch.zeros(3), "needs .* floats"),
+    ("wsn", "task/2/picked", torch.zeros(3, dtype=torch.uint8), "task/2/picked is not"),
+    ("wsn", "task/2/picked", torch.zeros(3), "does not go with"),
+    ("wsn", "task/1/picked", None, "lacks task/1/picked"),
+    ("wsn", "shared/kernels", torch.zeros(3), "weights are used, but shared/kernels holds 3"),
+    ("wsn", "shared/owners", torch.zeros(3), "holds shared/owners"),
 ]
 
 
@@ -228,7 +233,13 @@ def test_what_a_stranger_changed_is_refused(
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("packnet_prune", 1.0), ("packnet_prune", -0.1), ("packnet_retrain", float("nan"))],
+    [
+        ("packnet_prune", 1.0),
+        ("packnet_prune", -0.1),
+        ("packnet_retrain", float("nan")),
+        ("wsn_density", 0.0),
+        ("wsn_start", 0.0),
+    ],
 )
 def test_settings_are_checked(setting: str, value: float) -> None:
     with pytest.raises(ConfigError, match=setting):

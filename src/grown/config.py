@@ -123,6 +123,8 @@ class Config:
     # how methods that put masks on one network learn; nothing of this is GROWN's
     packnet_prune: float = 0.6  # the share of the weights that a task trained that it gives up again, in each layer
     packnet_retrain: float = 0.5  # epochs of the training after that, as a share of the one before
+    wsn_density: float = 0.5  # c of WSN, the share of each layer's weights that a task uses
+    wsn_start: float = 0.1  # its scores start within so far of 0
 
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
@@ -173,6 +175,8 @@ class Config:
             _whole("memory_bytes", self.memory_bytes, 1)
         _within("packnet_prune", self.packnet_prune, 0.0, 0.99)
         _within("packnet_retrain", self.packnet_retrain, 0.0, 10.0)
+        _within("wsn_density", self.wsn_density, 0.02, 1.0)
+        _above("wsn_start", self.wsn_start, 0.0)
         _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)

@@ -19,6 +19,7 @@ from grown.methods.replay import Replay
 from grown.methods.scratch import Scratch
 from grown.methods.sequential import Sequential
 from grown.methods.si import SI
+from grown.methods.wsn import WSN
 
 METHODS: dict[str, Any] = {
     "grown": Learner,
@@ -32,6 +33,7 @@ METHODS: dict[str, Any] = {
     "lwf": LwF,
     "replay": Replay,
     "packnet": PackNet,
+    "wsn": WSN,
 }
 
 

@@ -71,7 +71,7 @@ class PackNet(MaskedMethod):
             for name, count, score in zip(names, epochs, scores, strict=False)
         )
 
-    def _share(self, kernels: Weights, guard: Guard) -> None:
+    def _share(self, training: Training, guard: Guard, kernels: Weights) -> None:  # noqa: ARG002
         """What is left of the free weights is this task's."""
         mine = {key: _trained(made).cpu() for key, made in kernels_of(guard).items()}
         self._owner[together(mine)] = len(self._own) + 1

@@ -182,7 +182,7 @@ class SharedMethod(PlainMethod):
         task = training.task
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
-        self._share({key: state[key] for key in self._kernel_shapes}, guard)
+        self._share(training, guard, {key: state[key] for key in self._kernel_shapes})
         self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
         for name in self._changed(task.name):
@@ -191,7 +191,7 @@ class SharedMethod(PlainMethod):
             self._records[name] = (classes, normalise, logits, score)
             self._arithmetic.pop(name, None)
 
-    def _share(self, kernels: Weights, guard: Guard) -> None:  # noqa: ARG002
+    def _share(self, training: Training, guard: Guard, kernels: Weights) -> None:  # noqa: ARG002
         """The kernels as they were trained are every task's from now on."""
         self._shared = kernels
 
