@@ -109,7 +109,7 @@ def test_a_task_that_was_stopped_goes_on_from_an_epoch(
 def test_every_backbone_is_learned_and_kept(name: str, backbone: str) -> None:
     torch.manual_seed(0)
     small = backbone == "depthwise"
-    template = Depthwise() if small else grown.models.backbone(backbone, 1, 0.06, 32)
+    template = Depthwise() if small else grown.models.backbone(backbone, 1, 0.03, 32)
     made = method(name)(template, quick(recipe=Recipe(epochs=1, batch=8, rate=0.02)))
     size = 8 if small else 32
     x, known = torch.randn(2, 1, size, size), []
@@ -207,6 +207,14 @@ BAD = [
     ("wsn", "task/1/picked", None, "lacks task/1/picked"),
     ("wsn", "shared/kernels", torch.zeros(3), "weights are used, but shared/kernels holds 3"),
     ("wsn", "shared/owners", torch.zeros(3), "holds shared/owners"),
+    ("piggyback", "task/1/picked", torch.zeros(3, dtype=torch.uint8), "holds task/1/picked"),
+    ("piggyback", "task/2/picked", torch.zeros(3, dtype=torch.uint8), "does not go with"),
+    ("piggyback", "shared/kernels", torch.zeros(3), "needs .* floats"),
+    ("ksm", "task/2/soft", torch.zeros(3), "task/2/soft must hold"),
+    ("ksm", "task/2/soft", "soft", "values from 0 to 0.5"),
+    ("ksm", "task/2/soft", None, "lacks task/2/soft"),
+    ("supsup", "shared/kernels", torch.zeros(3), "holds shared/kernels"),
+    ("supsup", "task/1/picked", torch.zeros(0, dtype=torch.uint8), "does not go with"),
 ]
 
 
@@ -214,13 +222,15 @@ BAD = [
 def test_what_a_stranger_changed_is_refused(
     name: str, tensor: str, change: Tensor | str | None, words: str, tmp_path: Path
 ) -> None:
-    made = convnet(name, recipe=Recipe(epochs=1, batch=16))
+    made = convnet(name, recipe=Recipe(epochs=2, batch=16), ksm_rate=5e-3)
     for task in two()[: 1 if name == "packnet" else 2]:
         made.learn(task)
     made.save(tmp_path / "m")
     tensors, meta = container.load(tmp_path / "m")
     if change is None:
         del tensors[tensor]
+    elif change == "soft":
+        tensors[tensor] += 0.6
     elif isinstance(change, str):
         tensors[tensor] = torch.full_like(tensors[tensor][:1].repeat(2, 1), 255)
         tensors[tensor][:, -1] >>= -made._elements % 8
@@ -239,6 +249,13 @@ def test_what_a_stranger_changed_is_refused(
         ("packnet_retrain", float("nan")),
         ("wsn_density", 0.0),
         ("wsn_start", 0.0),
+        ("piggyback_rate", 0.0),
+        ("piggyback_start", 5e-3),
+        ("piggyback_threshold", float("nan")),
+        ("ksm_rate", -1.0),
+        ("ksm_start", 0.005),
+        ("supsup_density", 1.5),
+        ("supsup_start", float("inf")),
     ],
 )
 def test_settings_are_checked(setting: str, value: float) -> None:

@@ -125,6 +125,13 @@ class Config:
     packnet_retrain: float = 0.5  # epochs of the training after that, as a share of the one before
     wsn_density: float = 0.5  # c of WSN, the share of each layer's weights that a task uses
     wsn_start: float = 0.1  # its scores start within so far of 0
+    piggyback_start: float = 1e-2  # where Piggyback's real masks start
+    piggyback_threshold: float = 5e-3  # a weight is used where its real mask is above
+    piggyback_rate: float = 5e-4  # of Adam, for them
+    ksm_start: float = 1e-2  # where KSM's scores start; its gate is sigma(12 (m - 0.005))
+    ksm_rate: float = 2e-4  # of Adam, for them
+    supsup_density: float = 0.5  # the share of each layer's random weights that a task of SupSup uses
+    supsup_start: float = 0.1  # its scores start within so far of 0
 
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
@@ -176,7 +183,12 @@ class Config:
         _within("packnet_prune", self.packnet_prune, 0.0, 0.99)
         _within("packnet_retrain", self.packnet_retrain, 0.0, 10.0)
         _within("wsn_density", self.wsn_density, 0.02, 1.0)
-        _above("wsn_start", self.wsn_start, 0.0)
+        _within("supsup_density", self.supsup_density, 0.0, 1.0)
+        for name in ("wsn_start", "supsup_start", "piggyback_rate", "ksm_rate"):
+            _above(name, getattr(self, name), 0.0)
+        _within("piggyback_threshold", self.piggyback_threshold, -1e9, 1e9)
+        _above("piggyback_start", self.piggyback_start, self.piggyback_threshold)
+        _above("ksm_start", self.ksm_start, 0.005)
         _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)

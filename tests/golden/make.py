@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import grown  # noqa: E402
+from forging import LATER  # noqa: E402
 from grown.io import container  # noqa: E402
 from grown.io.versions import DELTA, MODEL  # noqa: E402
 from grown.methods.grown import delta  # noqa: E402
@@ -46,7 +47,8 @@ def make(kind: str) -> grown.Learner:
     """A learner with three tasks, or a rival with two."""
     torch.manual_seed(0)
     if kind in grown.METHODS and kind != "grown":
-        rival = grown.METHODS[kind](Small(), quick())
+        # Rates at which masks change within the few steps.
+        rival = grown.METHODS[kind](Small(), quick(piggyback_rate=0.02, ksm_rate=0.02, wsn_density=0.1))
         tasks = [make_task(f"t{number}", each=4) for number in range(3)]
         if kind == "joint":
             rival.foresee(tasks)
@@ -71,7 +73,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = HERE / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
-    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features"):
+    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features", *LATER):
         name = f"v{MODEL.version}-{kind}.safetensors"
         if (HERE / name).exists():  # a golden file is never written again
             continue

@@ -80,7 +80,7 @@ class WSN(PickingMethod):
         return {f"task/{number}/picked": self._coded[name] for number, name in enumerate(self.tasks, start=1)}
 
     def _kept_shapes(self, tasks: list[Fields]) -> dict[str, tuple[Any, ...]]:
-        return {name: (torch.uint8, None) for name in super()._kept_shapes(tasks)}
+        return dict.fromkeys(super()._kept_shapes(tasks), (torch.uint8, None))
 
     def _load_kept(self, tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
         length = bits.packed_length(self._bits)
