@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import grown
+from fuzzing import Largest
 from grown.config import Config, Recipe
+from grown.data.task import measure
 from grown.errors import ConfigError, FileError, Stopped
 from grown.io import container, journal
 from grown.io.journal import Journal
@@ -18,6 +21,8 @@ from grown.methods.masked import MaskedMethod, layers
 from grown.methods.masked.layers import Kernels
 from grown.methods.masked.method import kernels_of
 from grown.methods.verify import verify
+from grown.methods.wsn import coding
+from grown.nn import bits
 from grown.train.loop import PlainSteps, Work, fit
 from helpers import call, make_task, quick
 from test_loop import Imitated
@@ -194,6 +199,46 @@ def test_a_model_is_shown_and_verified(name: str, tmp_path: Path, capsys: pytest
     assert call("inspect", str(tmp_path / "m")) == 0
     assert "all in one network: t0, t1" in capsys.readouterr().out
     assert call("verify", str(tmp_path / "m")) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("packnet", {"packnet_prune": 0.99}),
+        ("wsn", {"wsn_density": 0.05}),
+        ("supsup", {"supsup_density": 0.01}),
+    ],
+)
+def test_what_is_very_sparse_can_still_be_read(name: str, settings: dict[str, float], tmp_path: Path) -> None:
+    """A reader grants a file 100 times its size in memory and 1 MiB, which is little beside this network."""
+    template = nn.Sequential(nn.Flatten(), nn.Linear(64, 1200), nn.ReLU(), nn.Linear(1200, 1200), nn.Linear(1200, 2))
+    recipe = Recipe(epochs=1, batch=16, rate=0.01)
+    made = method(name)(template, quick(recipe=recipe, kernel_format="bf16", **settings))
+    made.learn(make_task("t0", classes=2, each=10))
+    made.save(tmp_path / "m")
+    assert made.size().bytes["total"] < 300_000
+    x = torch.ones(1, 1, 8, 8)
+    assert torch.equal(grown.load(tmp_path / "m").network("t0")(x), made.network("t0")(x))
+
+
+def test_a_file_that_claims_a_network_out_of_all_proportion_is_refused(tmp_path: Path) -> None:
+    """The codes of a mask may stand for a thousand times their bytes."""
+    template = nn.Sequential(nn.Flatten(), nn.Linear(64, 3000), nn.ReLU(), nn.Linear(3000, 3000), nn.Linear(3000, 2))
+    made, task = method("wsn")(template, quick()), make_task("t0", classes=2)
+    made._check([task])
+    network = made._begin(task).state_dict()
+    made._own["t0"] = {key: network[key] for part in made._own_shapes(task.classes).values() for key in part}
+    made._shared = {key: torch.zeros(shape) for key, shape in made._kernel_shapes.items()}
+    made._picked["t0"] = torch.zeros(bits.packed_length(made._elements), dtype=torch.uint8)
+    coder = zlib.compressobj(9, zlib.DEFLATED, coding.RAW)
+    coded = coder.compress(bytes(len(made._picked["t0"]))) + coder.flush()
+    made._coded["t0"] = torch.tensor(list(coded), dtype=torch.uint8)
+    made._records["t0"] = (task.classes, measure(task.train), torch.zeros(8, 2), 50.0)
+    size = made.save(tmp_path / "m")
+    assert size < 60_000
+    with Largest() as largest, pytest.raises(FileError, match="at most 100 times as many are granted"):
+        grown.load(tmp_path / "m")
+    assert largest.bytes <= 2 * size
 
 
 BAD = [

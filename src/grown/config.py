@@ -182,7 +182,7 @@ class Config:
             _whole("memory_bytes", self.memory_bytes, 1)
         _within("packnet_prune", self.packnet_prune, 0.0, 0.99)
         _within("packnet_retrain", self.packnet_retrain, 0.0, 10.0)
-        _within("wsn_density", self.wsn_density, 0.02, 1.0)
+        _within("wsn_density", self.wsn_density, 0.05, 1.0)  # below, a file would take too much memory for its size
         _within("supsup_density", self.supsup_density, 0.0, 1.0)
         for name in ("wsn_start", "supsup_start", "piggyback_rate", "ksm_rate"):
             _above(name, getattr(self, name), 0.0)
