@@ -221,18 +221,22 @@ def test_what_is_very_sparse_can_still_be_read(name: str, settings: dict[str, fl
     assert torch.equal(grown.load(tmp_path / "m").network("t0")(x), made.network("t0")(x))
 
 
-def test_a_file_that_claims_a_network_out_of_all_proportion_is_refused(tmp_path: Path) -> None:
-    """The codes of a mask may stand for a thousand times their bytes."""
+@pytest.mark.parametrize("name", ["packnet", "wsn"])
+def test_a_file_that_claims_a_network_out_of_all_proportion_is_refused(name: str, tmp_path: Path) -> None:
+    """Weights that nobody owns take no place, and the codes of a mask stand for a thousand times their bytes."""
     template = nn.Sequential(nn.Flatten(), nn.Linear(64, 3000), nn.ReLU(), nn.Linear(3000, 3000), nn.Linear(3000, 2))
-    made, task = method("wsn")(template, quick()), make_task("t0", classes=2)
+    made, task = method(name)(template, quick()), make_task("t0", classes=2)
     made._check([task])
     network = made._begin(task).state_dict()
     made._own["t0"] = {key: network[key] for part in made._own_shapes(task.classes).values() for key in part}
     made._shared = {key: torch.zeros(shape) for key, shape in made._kernel_shapes.items()}
-    made._picked["t0"] = torch.zeros(bits.packed_length(made._elements), dtype=torch.uint8)
-    coder = zlib.compressobj(9, zlib.DEFLATED, coding.RAW)
-    coded = coder.compress(bytes(len(made._picked["t0"]))) + coder.flush()
-    made._coded["t0"] = torch.tensor(list(coded), dtype=torch.uint8)
+    if name == "packnet":
+        made._owner = torch.zeros(made._elements, dtype=torch.int16)
+    else:
+        made._picked["t0"] = torch.zeros(bits.packed_length(made._elements), dtype=torch.uint8)
+        coder = zlib.compressobj(9, zlib.DEFLATED, coding.RAW)
+        coded = coder.compress(bytes(len(made._picked["t0"]))) + coder.flush()
+        made._coded["t0"] = torch.tensor(list(coded), dtype=torch.uint8)
     made._records["t0"] = (task.classes, measure(task.train), torch.zeros(8, 2), 50.0)
     size = made.save(tmp_path / "m")
     assert size < 60_000

@@ -37,10 +37,6 @@ class PickingMethod(MaskedMethod):
         """A layer's mask as it starts."""
         raise NotImplementedError
 
-    def _behind(self, key: str, training: Training) -> Kernels:
-        """A layer's kernels behind its mask; they do not train."""
-        return Kernels(self._mask(key, training))
-
     @property
     def _mask_shapes(self) -> Shapes:
         """What has a bit: each weight."""
@@ -57,9 +53,10 @@ class PickingMethod(MaskedMethod):
         return network
 
     def _guard(self, training: Training) -> Guard:
+        """Kernels that do not train, each layer's behind a mask."""
         if self.backbone and not self._own:
             return Masks()
-        return Masks(kernels={key: self._behind(key, training) for key in self._kernel_shapes})
+        return Masks(kernels={key: Kernels(self._mask(key, training)) for key in self._kernel_shapes})
 
     def _share(self, training: Training, guard: Guard, kernels: Weights) -> None:
         """Keep what the task picked; a backbone is kept whole."""

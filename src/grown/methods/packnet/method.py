@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from grown.data.task import Task
 from grown.errors import FileError
 from grown.io.fields import Fields
 from grown.methods.base import StageReport
@@ -29,15 +30,21 @@ class PackNet(MaskedMethod):
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         super()._adopt(graph, gains)
-        self._owner = torch.zeros(self._elements, dtype=torch.int16)  # all layers behind each other
+        self._owner = torch.zeros(0, dtype=torch.int16)  # of each weight, all layers behind each other
         self._claimed = 0
+
+    def _trainings(self, task: Task) -> list[Training]:
+        if not self._own:
+            self._owner = torch.full((self._elements,), FREE, dtype=torch.int16)
+        owner = self._divide(self._owner)
+        if full := [key.removesuffix(".weight") for key, who in owner.items() if not bool((who == FREE).any())]:
+            text = f"{task.name}: no free weight is left in {', '.join(full)}; what is there is used as it is"
+            self._emit({"event": "note", "text": text})
+        return super()._trainings(task)
 
     def _guard(self, training: Training) -> Guard:
         """Free weights train; those of earlier tasks are frozen, and all in use."""
         owner = self._divide(self._owner)
-        if full := [key.removesuffix(".weight") for key, who in owner.items() if not bool((who == FREE).any())]:
-            text = f"{training.task.name}: no free weight is left in {', '.join(full)}; what is there is used as it is"
-            self._emit({"event": "note", "text": text})
         free = {key: (who == FREE).to(training.start[key].device) for key, who in owner.items()}
         return Masks(
             kernels={key: Kernels(None, free[key], start * ~free[key]) for key, start in training.start.items()}
@@ -55,7 +62,6 @@ class PackNet(MaskedMethod):
         config, task, images = self.config, training.task.name, training.part
         recipe = dataclasses.replace(training.recipe, epochs=self._fewer(training.recipe.epochs))
         batches = Batches(images, training.normalise, recipe, config.device, config.seed, task, "retrain")
-        training.network.requires_grad_(True)
         return dataclasses.replace(training, recipe=recipe, batches=batches)
 
     def _fewer(self, epochs: int) -> int:

@@ -14,7 +14,7 @@ from grown.data.task import Task
 from grown.io.fields import Fields
 from grown.methods.masked.layers import Kernels
 from grown.methods.masked.masks import Largest, Mask, drawn
-from grown.methods.masked.method import kernels_of
+from grown.methods.masked.method import Masks, kernels_of
 from grown.methods.masked.picking import PickingMethod, picked_of
 from grown.methods.shared.training import Guard, Training, Weights
 from grown.methods.wsn import coding
@@ -48,12 +48,15 @@ class WSN(PickingMethod):
         return network
 
     def _guard(self, training: Training) -> Guard:
-        self._taken = self._divide(self._used())
-        return super()._guard(training)
-
-    def _behind(self, key: str, training: Training) -> Kernels:
-        start, taken = training.start[key], self._taken[key].to(training.start[key].device)
-        return Kernels(self._mask(key, training), ~taken, start * taken)
+        """Kernels behind masks; what an earlier task uses does not train."""
+        device = training.batches.device
+        taken = {key: flags.to(device) for key, flags in self._divide(self._used()).items()}
+        return Masks(
+            kernels={
+                key: Kernels(self._mask(key, training), ~flags, training.start[key] * flags)
+                for key, flags in taken.items()
+            }
+        )
 
     def _mask(self, key: str, training: Training) -> Mask:
         config = self.config
