@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import grown
-from forging import flip, flip_in_file, forge, golden
+from forging import LATER, flip, flip_in_file, forge, golden
 from grown.io import arithmetic, container
 from grown.io.state import State
 from grown.methods.base import probe
@@ -19,7 +19,7 @@ from grown.methods.grown.algebra import breaches
 from grown.methods.verify import verify, verify_content
 from helpers import call
 
-KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint", "cpg")
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint", *LATER)
 NAMES = [(kind, name) for kind in KINDS for name in container.parse(golden(kind)).tensors]
 
 
@@ -112,6 +112,15 @@ def altered(name: str, bit: int) -> Callable[[dict[str, Tensor], dict[str, Any]]
         ("cpg", "bank/hidden/owners", 3, "weights have an owner"),
         ("cpg", "task/2/picked", 0, "task 't1': its logits differ"),
         ("cpg", "task/1/own", 30, "task 't0': its logits differ"),
+        ("packnet", "shared/kernels", 30, "its logits differ"),
+        ("packnet", "shared/owners", 3, "structure"),
+        ("wsn", "shared/kernels", 30, "its logits differ"),
+        ("wsn", "task/1/picked", 300, "structure"),
+        ("piggyback", "shared/kernels", 30, "task 't0': its logits differ"),
+        ("piggyback", "task/2/picked", 9, "task 't1': its logits differ"),
+        ("ksm", "task/2/picked", 9, "structure"),
+        ("ksm", "task/2/soft", 30, "structure"),
+        ("supsup", "task/1/picked", 9, "task 't0': its logits differ"),
     ],
 )
 def test_a_bit_flipped_with_its_digest_is_found_by_structure_owners_or_probe(

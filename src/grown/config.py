@@ -148,6 +148,19 @@ class Config:
     cpg_retrain_epochs: float = 0.3  # at most, over the recipe's
     cpg_patience: int = 5  # retraining ends after so many epochs without a better one
 
+    # how methods that put masks on one network learn; nothing of this is GROWN's
+    packnet_prune: float = 0.6  # the share of the weights that a task trained that it gives up again, in each layer
+    packnet_retrain: float = 0.5  # epochs of the training after that, as a share of the one before
+    wsn_density: float = 0.5  # c of WSN, the share of each layer's weights that a task uses
+    wsn_start: float = 0.1  # its scores start within so far of 0
+    piggyback_start: float = 1e-2  # where Piggyback's real masks start
+    piggyback_threshold: float = 5e-3  # a weight is used where its real mask is above
+    piggyback_rate: float = 5e-4  # of Adam, for them
+    ksm_start: float = 1e-2  # where KSM's scores start; its gate is sigma(12 (m - 0.005))
+    ksm_rate: float = 2e-4  # of Adam, for them
+    supsup_density: float = 0.5  # the share of each layer's random weights that a task of SupSup uses
+    supsup_start: float = 0.1  # its scores start within so far of 0
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -196,6 +209,15 @@ class Config:
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)
         self._check_cpg()
+        _within("packnet_prune", self.packnet_prune, 0.0, 0.99)
+        _within("packnet_retrain", self.packnet_retrain, 0.0, 10.0)
+        _within("wsn_density", self.wsn_density, 0.05, 1.0)  # below, a file would take too much memory for its size
+        _within("supsup_density", self.supsup_density, 0.0, 1.0)
+        for name in ("wsn_start", "supsup_start", "piggyback_rate", "ksm_rate"):
+            _above(name, getattr(self, name), 0.0)
+        _within("piggyback_threshold", self.piggyback_threshold, -1e9, 1e9)
+        _above("piggyback_start", self.piggyback_start, self.piggyback_threshold)
+        _above("ksm_start", self.ksm_start, 0.005)
         _within("margin", self.margin, -100.0, 100.0)
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)

@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import grown  # noqa: E402
+from forging import LATER  # noqa: E402
 from grown.io import container  # noqa: E402
 from grown.io.versions import DELTA, MODEL  # noqa: E402
 from grown.methods.grown import delta  # noqa: E402
@@ -46,8 +47,10 @@ def make(kind: str) -> grown.Learner:
     """A learner with three tasks, or a rival with two."""
     torch.manual_seed(0)
     if kind in grown.METHODS and kind != "grown":
+        # Rates at which masks change within the few steps.
         fast = {"cpg_prune_most": 0.3, "cpg_train_goal": 0.0, "cpg_pick_rate": 0.01, "cpg_repick_rate": 0.01}
-        rival = grown.METHODS[kind](Small(), quick(**(fast if kind == "cpg" else {})))
+        rates = {"piggyback_rate": 0.02, "ksm_rate": 0.02, "wsn_density": 0.1}
+        rival = grown.METHODS[kind](Small(), quick(**fast, **rates))
         tasks = [make_task(f"t{number}", each=4) for number in range(3)]
         if kind == "joint":
             rival.foresee(tasks)
@@ -74,7 +77,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = HERE / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
-    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features", "cpg"):
+    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features", *LATER):
         name = f"v{MODEL.version}-{kind}.safetensors"
         if (HERE / name).exists():  # a golden file is never written again
             continue

@@ -13,12 +13,17 @@ from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
+from grown.methods.ksm import KSM
 from grown.methods.lwf import LwF
 from grown.methods.mas import MAS
+from grown.methods.packnet import PackNet
+from grown.methods.piggyback import Piggyback
 from grown.methods.replay import Replay
 from grown.methods.scratch import Scratch
 from grown.methods.sequential import Sequential
 from grown.methods.si import SI
+from grown.methods.supsup import SupSup
+from grown.methods.wsn import WSN
 
 METHODS: dict[str, Any] = {
     "grown": Learner,
@@ -32,6 +37,11 @@ METHODS: dict[str, Any] = {
     "lwf": LwF,
     "replay": Replay,
     "cpg": CPG,
+    "packnet": PackNet,
+    "wsn": WSN,
+    "piggyback": Piggyback,
+    "ksm": KSM,
+    "supsup": SupSup,
 }
 
 

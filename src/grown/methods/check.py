@@ -114,10 +114,8 @@ def check_joint(tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
 
 
 def check_shared(tensors: Mapping[str, Tensor], tasks: list[Fields], kept: Mapping[str, tuple[Any, ...]]) -> None:
-    """The same where tasks share their kernels alone; `kept` is what the method needs beside them to go on."""
+    """The same where tasks share their kernels alone; `kept` are these, and what the method needs to go on."""
     expected: dict[str, tuple[Any, ...]] = dict(kept)
-    if tasks:
-        expected["shared/kernels"] = (KERNEL_TYPES, None)
     for number, task in enumerate(tasks, start=1):
         prefix = f"task/{task.whole('number', number, number)}/"
         expected |= {prefix + part: (torch.float32, None) for part in ("own", "head")}

@@ -110,9 +110,21 @@ class PlainMethod:
         return self._report(task, trained.val, trained.stages, is_new=True, began=began - before)
 
     def _report(
-        self, task: Task, val: float, stages: tuple[StageReport, ...], *, is_new: bool, began: float
+        self,
+        task: Task,
+        val: float,
+        stages: tuple[StageReport, ...],
+        *,
+        is_new: bool,
+        began: float,
+        kernels: int | None = None,
     ) -> TaskReport:
-        """What learning a task came to, and the word that it is learned; `is_new`: a network was made for it."""
+        """What learning a task came to, and the word that it is learned; `is_new`: a network was made for it.
+
+        `kernels` are those that it trained first; None: all of a new network.
+        """
+        if kernels is None:
+            kernels = self._kernels() if is_new else 0
         report = TaskReport(
             name=task.name,
             classes=task.classes,
@@ -120,7 +132,7 @@ class PlainMethod:
             val=val,
             stages=stages,
             grew=is_new,
-            new_kernels={"released": 0, "grown": self._kernels() if is_new else 0},
+            new_kernels={"released": 0, "grown": kernels},
             size=self.size(),
             seconds=time.perf_counter() - began,
         )

@@ -80,13 +80,21 @@ class SharedMethod(PlainMethod):
         guards = [self._guard(training) for training in trainings]
         self._fit(trainings, guards)
         val, *_ = [self._settle(training) for training in trainings]
-        share = (time.perf_counter() - began) / sum(training.recipe.epochs for training in trainings)
+        stages = self._stages(trainings, val, time.perf_counter() - began)
         self._commit(trainings[-1], guards[-1], val)
-        stages = tuple(
+        return self._report(task, val, stages, is_new=is_first, began=began, kernels=self._new_kernels())
+
+    def _stages(self, trainings: list[Training], val: float, seconds: float) -> tuple[StageReport, ...]:
+        """The trainings by their names; each has its epochs' share of the seconds."""
+        share = seconds / sum(training.recipe.epochs for training in trainings)
+        return tuple(
             StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
             for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
         )
-        return self._report(task, val, stages, is_new=is_first, began=began)
+
+    def _new_kernels(self) -> int | None:
+        """How many kernels the last task trained of those that nobody had; None: all if it was the first."""
+        return None
 
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
@@ -126,7 +134,7 @@ class SharedMethod(PlainMethod):
             works.append(
                 Work(
                     network,
-                    plain_groups(network),
+                    self._groups(network),
                     training.batches,
                     training.recipe,
                     self._seed(task),
@@ -144,6 +152,10 @@ class SharedMethod(PlainMethod):
             if guard.aside is not None:
                 delattr(training.network, ASIDE)
 
+    def _groups(self, network: nn.Module) -> list[dict[str, Any]]:
+        """What trains, by kind."""
+        return plain_groups(network)
+
     def _teller(self, task: str) -> Callable[[Epoch], None]:
         def after_epoch(epoch: Epoch) -> None:
             event = {"event": "epoch", "task": task, "stage": self.name, "round": 0}
@@ -154,25 +166,38 @@ class SharedMethod(PlainMethod):
     def _settle(self, training: Training) -> float:
         """Kernels as a file has them, then norm statistics; returns the held-out accuracy."""
         network, config = training.network, self.config
-        with torch.no_grad():
-            for kernel in training.kernels.values():
-                kernel.copy_(as_stored(kernel, config.kernel_format))
+        self._round(training)
         estimate_statistics(network, training.batches.inputs(epochs=2))
         network.eval().requires_grad_(False)
         return evaluate(network, training.held_out, training.normalise, config.device).accuracy
 
+    @torch.no_grad()
+    def _round(self, training: Training) -> None:
+        """Kernels as a file has them."""
+        for kernel in training.kernels.values():
+            kernel.copy_(as_stored(kernel, self.config.kernel_format))
+
     def _commit(self, training: Training, guard: Guard, val: float) -> None:
-        """The kernels are every task's from now on, so that each task's probe is another."""
+        """The task is one of those that were learned, and every network that this changes has another probe."""
         task = training.task
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
-        self._shared = {key: state[key] for key in self._kernel_shapes}
+        self._share(training, guard, {key: state[key] for key in self._kernel_shapes})
         self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
-        self._arithmetic = {}
-        for name, (classes, normalise, _, score) in self._records.items():
+        for name in self._changed(task.name):
+            classes, normalise, _, score = self._records[name]
             logits = probe(self.network(name), self.training.graph.input_shape)
             self._records[name] = (classes, normalise, logits, score)
+            self._arithmetic.pop(name, None)
+
+    def _share(self, training: Training, guard: Guard, kernels: Weights) -> None:  # noqa: ARG002
+        """The kernels as they were trained are every task's from now on."""
+        self._shared = kernels
+
+    def _changed(self, task: str) -> list[str]:  # noqa: ARG002
+        """The tasks whose networks are others once this one is learned."""
+        return list(self._records)
 
     def _own_shapes(self, classes: tuple[str, ...]) -> dict[str, Shapes]:
         training = self.training
@@ -184,7 +209,11 @@ class SharedMethod(PlainMethod):
             raise unknown("task", task, self._records)
         training, classes = self.training, len(self._records[task][0])
         plain = build(training.graph, training.channels, training.widths, classes)
-        return simplest(fill(plain, {**self._shared, **self._own[task]}))
+        return simplest(fill(plain, {**self._kernels_of(task), **self._own[task]}))
+
+    def _kernels_of(self, task: str) -> Weights:  # noqa: ARG002
+        """The kernels as a task uses them."""
+        return self._shared
 
     # --- files -----------------------------------------------------------------------------------------------------
 
@@ -192,8 +221,7 @@ class SharedMethod(PlainMethod):
         """The kernels once, each task's own parts, and what the method keeps."""
         tensors, tasks = {}, []
         if self._records:
-            kernels = flat.flatten(self._shared, self._kernel_shapes)
-            tensors = {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format]), **self._kept()}
+            tensors = {**self._bank(), **self._kept()}
         for number, (name, record) in enumerate(self._records.items(), start=1):
             for part, keys in self._own_shapes(record[0]).items():
                 tensors[f"task/{number}/{part}"] = flat.flatten(self._own[name], keys)
@@ -203,10 +231,10 @@ class SharedMethod(PlainMethod):
 
     def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
         tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
-        check.check_shared(tensors, tasks, self._kept_shapes(tasks))
+        expected = {**self._bank_shapes(), **self._kept_shapes(tasks)} if tasks else {}
+        check.check_shared(tensors, tasks, expected)
         if not tasks:
             return
-        self._shared = flat.split("shared/kernels", tensors["shared/kernels"].float(), self._kernel_shapes)
         for number, entry in enumerate(tasks, start=1):
             name, prefix = entry.text("name"), f"task/{number}/"
             record = self._records[name] = self._record(entry, tensors[prefix + "probe"])
@@ -214,3 +242,17 @@ class SharedMethod(PlainMethod):
             for part, keys in self._own_shapes(record[0]).items():
                 self._own[name] |= flat.split(prefix + part, tensors[prefix + part], keys)
         self._load_kept(tensors, tasks)
+        self._load_bank(tensors)
+
+    def _bank(self) -> dict[str, Tensor]:
+        """The kernels as tensors of the file."""
+        kernels = flat.flatten(self._shared, self._kernel_shapes)
+        return {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format])}
+
+    def _bank_shapes(self) -> dict[str, tuple[Any, ...]]:
+        """Which tensors these are, as `_kept_shapes` says it."""
+        return {"shared/kernels": (check.KERNEL_TYPES, None)}
+
+    def _load_bank(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the kernels out of a file."""
+        self._shared = flat.split("shared/kernels", tensors["shared/kernels"].float(), self._kernel_shapes)
