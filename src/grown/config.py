@@ -120,6 +120,13 @@ class Config:
     replay_strength: float = 1.0  # on the mean loss over the memory
     memory_bytes: int | None = None  # of replay's images and labels; None: 0.05 of 1x, an image a class at least
 
+    # APD: shared and task-adaptive parts of each weight
+    apd_sparsity: float = 4e-4  # lambda_1, on the absolute task-adaptive parts, which are cut at this value too
+    apd_drift: float = 100.0  # lambda_2, on the squared drift of earlier tasks' weights
+    apd_consolidate: int = 5  # every so many tasks, what groups of tasks have in common moves into locally shared parts
+    apd_groups: int = 2  # k, by which the number of groups rises each time
+    apd_gap: float = 1e-2  # beta: what a group's tasks differ in by no more is common
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -164,6 +171,11 @@ class Config:
             _within(name, getattr(self, name), 0.0, 1e9)
         for name in ("si_damping", "lwf_temperature"):
             _above(name, getattr(self, name), 0.0)
+        for name in ("apd_sparsity", "apd_drift"):
+            _above(name, getattr(self, name), 0.0)
+        for name in ("apd_consolidate", "apd_groups"):
+            _whole(name, getattr(self, name), 1)
+        _within("apd_gap", self.apd_gap, 0.0, 1e9)
         _whole("importance_images", self.importance_images, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)

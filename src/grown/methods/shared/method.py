@@ -58,6 +58,23 @@ class SharedMethod(PlainMethod):
     def _remember(self, training: Training, guard: Guard) -> None:
         """Keep what later trainings will need; the training's network is in evaluation, on its device."""
 
+    def _groups(self, network: nn.Module) -> list[dict[str, Any]]:
+        """The parameters that learn, by kind."""
+        return plain_groups(network)
+
+    def _round(self, training: Training, guard: Guard) -> None:  # noqa: ARG002
+        """Give the network the kernels that a file gives back."""
+        for kernel in training.kernels.values():
+            kernel.copy_(as_stored(kernel, self.config.kernel_format))
+
+    def _take_over(self, kernels: Weights, training: Training) -> None:  # noqa: ARG002
+        """The kernels of a network that was learned are every task's from now on."""
+        self._shared = kernels
+
+    def _kernels_of(self, task: str) -> Weights:  # noqa: ARG002
+        """A task's kernels as they are now."""
+        return self._shared
+
     def _kept(self) -> dict[str, Tensor]:
         """The same as tensors of the file."""
         return {}
@@ -79,7 +96,7 @@ class SharedMethod(PlainMethod):
         trainings = self._trainings(task)
         guards = [self._guard(training) for training in trainings]
         self._fit(trainings, guards)
-        val, *_ = [self._settle(training) for training in trainings]
+        val, *_ = [self._settle(*pair) for pair in zip(trainings, guards, strict=True)]
         share = (time.perf_counter() - began) / sum(training.recipe.epochs for training in trainings)
         self._commit(trainings[-1], guards[-1], val)
         stages = tuple(
@@ -126,7 +143,7 @@ class SharedMethod(PlainMethod):
             works.append(
                 Work(
                     network,
-                    plain_groups(network),
+                    self._groups(network),
                     training.batches,
                     training.recipe,
                     self._seed(task),
@@ -151,22 +168,21 @@ class SharedMethod(PlainMethod):
 
         return after_epoch
 
-    def _settle(self, training: Training) -> float:
+    def _settle(self, training: Training, guard: Guard) -> float:
         """Kernels as a file has them, then norm statistics; returns the held-out accuracy."""
         network, config = training.network, self.config
         with torch.no_grad():
-            for kernel in training.kernels.values():
-                kernel.copy_(as_stored(kernel, config.kernel_format))
+            self._round(training, guard)
         estimate_statistics(network, training.batches.inputs(epochs=2))
         network.eval().requires_grad_(False)
         return evaluate(network, training.held_out, training.normalise, config.device).accuracy
 
     def _commit(self, training: Training, guard: Guard, val: float) -> None:
-        """The kernels are every task's from now on, so that each task's probe is another."""
+        """Make the task permanent; what it changed changes earlier tasks too, so that each task's probe is another."""
         task = training.task
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
-        self._shared = {key: state[key] for key in self._kernel_shapes}
+        self._take_over({key: state[key] for key in self._kernel_shapes}, training)
         self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
         self._arithmetic = {}
@@ -184,7 +200,7 @@ class SharedMethod(PlainMethod):
             raise unknown("task", task, self._records)
         training, classes = self.training, len(self._records[task][0])
         plain = build(training.graph, training.channels, training.widths, classes)
-        return fill(plain, {**self._shared, **self._own[task]})
+        return fill(plain, {**self._kernels_of(task), **self._own[task]})
 
     # --- files -----------------------------------------------------------------------------------------------------
 
