@@ -43,7 +43,7 @@ def test_it_learns_and_reports(name: str) -> None:
     for task in foresee(made, [make_task(f"t{number}", each=24, seed=number) for number in range(2)]):
         report = made.learn(task)
         assert report.name == task.name
-        assert report.stages[-1].epochs == 8
+        assert 8 in [stage.epochs for stage in report.stages]  # the last of several steps may be shorter
         assert report.size.bytes["total"] > 0
         assert set(report.new_kernels) == {"released", "grown"}
         score = evaluate(made.network(task.name), task.test, made.normalisation(task.name), "cpu")

@@ -9,6 +9,7 @@ from grown.errors import unknown
 from grown.io import container
 from grown.io.state import State
 from grown.methods.apd import APD
+from grown.methods.den import DEN
 from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
 from grown.methods.grown import Learner
@@ -32,6 +33,7 @@ METHODS: dict[str, Any] = {
     "lwf": LwF,
     "replay": Replay,
     "apd": APD,
+    "den": DEN,
 }
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from grown.io import flat
 from grown.methods.apd.sparse import Sparse
 from grown.methods.shared.training import Weights
+from grown.methods.shared.weights import attach, detach
 
 Shapes = Mapping[str, torch.Size]
 
@@ -36,15 +36,13 @@ class Adaptive(nn.Module):
 def decompose(network: nn.Module, keys: Shapes) -> None:
     """From now on the network trains the parts of these weights."""
     for key in keys:
-        layer = network.get_submodule(key.removesuffix(".weight"))
-        parametrize.register_parametrization(layer, "weight", Adaptive(network.get_parameter(key)))
+        attach(network, key, Adaptive(network.get_parameter(key)))
 
 
 def compose(network: nn.Module, weights: Weights) -> None:
     """The network has plain weights again: these."""
+    detach(network, weights)
     for key, weight in weights.items():
-        layer = network.get_submodule(key.removesuffix(".weight"))
-        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
         network.get_parameter(key).data.copy_(weight)
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grown.methods.shared.training import Weights
+from grown.methods.shared.weights import cut
 
 
 class Earlier(nn.Module):
@@ -58,8 +59,3 @@ def best_tau(difference: Tensor, sparsity: float, drift: float) -> Tensor:
     """The tau that minimises sparsity |tau| + drift (tau - difference)^2, cut at the sparsity's strength."""
     tau = F.softshrink(difference, sparsity / (2 * drift))
     return cut(tau, sparsity)
-
-
-def cut(tau: Tensor, sparsity: float) -> Tensor:
-    """tau, zero where it is not above the strength of its penalty."""
-    return torch.where(tau.abs() > sparsity, tau, 0.0)

@@ -16,11 +16,12 @@ from grown.io.fields import Fields
 from grown.methods import check
 from grown.methods.apd.consolidation import consolidate
 from grown.methods.apd.decomposition import Decomposition, compose, decompose, masked, parts
-from grown.methods.apd.earlier import Earlier, best_tau, cut
+from grown.methods.apd.earlier import Earlier, best_tau
 from grown.methods.apd.sparse import Sparse
 from grown.methods.plain_method import PlainRecord
 from grown.methods.shared import SharedMethod
 from grown.methods.shared.training import ASIDE, Guard, Training, Weights
+from grown.methods.shared.weights import cut
 from grown.nn import bits
 from grown.nn.bank import FORMATS, as_stored
 from grown.nn.graph import Graph

@@ -20,6 +20,7 @@ from grown.methods.base import StageReport, TaskReport, parts_of, probe
 from grown.methods.plain import plain_groups
 from grown.methods.plain_method import PlainMethod
 from grown.methods.shared.training import ASIDE, Guard, Training, Weights
+from grown.nn.axes import Widths
 from grown.nn.bank import FORMATS, as_stored
 from grown.nn.graph import Graph
 from grown.nn.plain import build, divide, fill, own_shapes
@@ -43,11 +44,15 @@ class SharedMethod(PlainMethod):
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         super()._adopt(graph, gains)
-        plain = build(graph, self.training.channels, self.training.widths, 1).state_dict()
-        keys = [f"{node.name}.weight" for node in graph.banked()]
-        self._kernel_shapes: Shapes = {key: plain[key].shape for key in keys}
+        self._kernel_shapes = self._shapes_at(self.training.widths)
         self._shared: Weights = {}  # the kernels as the last task left them
         self._own: dict[str, Weights] = {}  # by task: norms, biases, head
+
+    def _shapes_at(self, widths: Widths) -> Shapes:
+        """The kernels of a network of these widths."""
+        graph = self.training.graph
+        plain = build(graph, self.training.channels, widths, 1).state_dict()
+        return {key: plain[key].shape for key in (f"{node.name}.weight" for node in graph.banked())}
 
     # --- what a method adds ----------------------------------------------------------------------------------------
 
@@ -74,6 +79,13 @@ class SharedMethod(PlainMethod):
     def _kernels_of(self, task: str) -> Weights:  # noqa: ARG002
         """A task's kernels as they are now."""
         return self._shared
+
+    def _widths_of(self, task: str) -> Widths:  # noqa: ARG002
+        """How wide a task's network is."""
+        return self.training.widths
+
+    def _read_widths(self, tasks: list[Fields], tensors: Mapping[str, Tensor]) -> None:
+        """Find that in a file, before anything else is read of it."""
 
     def _kept(self) -> dict[str, Tensor]:
         """The same as tensors of the file."""
@@ -183,23 +195,24 @@ class SharedMethod(PlainMethod):
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
         self._take_over({key: state[key] for key in self._kernel_shapes}, training)
-        self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
+        own = self._own_shapes(task.name, task.classes).values()
+        self._own[task.name] = {key: state[key] for part in own for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
         self._arithmetic = {}
         for name, (classes, normalise, _, score) in self._records.items():
             logits = probe(self.network(name), self.training.graph.input_shape)
             self._records[name] = (classes, normalise, logits, score)
 
-    def _own_shapes(self, classes: tuple[str, ...]) -> dict[str, Shapes]:
-        training = self.training
-        return divide(training.graph, own_shapes(training.graph, training.channels, training.widths, len(classes)))
+    def _own_shapes(self, task: str, classes: tuple[str, ...]) -> dict[str, Shapes]:
+        graph, channels = self.training.graph, self.training.channels
+        return divide(graph, own_shapes(graph, channels, self._widths_of(task), len(classes)))
 
     def network(self, task: str) -> nn.Module:
         """A task's network as it is now, as a plain module of its own."""
         if task not in self._records:
             raise unknown("task", task, self._records)
         training, classes = self.training, len(self._records[task][0])
-        plain = build(training.graph, training.channels, training.widths, classes)
+        plain = build(training.graph, training.channels, self._widths_of(task), classes)
         return fill(plain, {**self._kernels_of(task), **self._own[task]})
 
     # --- files -----------------------------------------------------------------------------------------------------
@@ -211,7 +224,7 @@ class SharedMethod(PlainMethod):
             kernels = flat.flatten(self._shared, self._kernel_shapes)
             tensors = {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format]), **self._kept()}
         for number, (name, record) in enumerate(self._records.items(), start=1):
-            for part, keys in self._own_shapes(record[0]).items():
+            for part, keys in self._own_shapes(name, record[0]).items():
                 tensors[f"task/{number}/{part}"] = flat.flatten(self._own[name], keys)
             tensors[f"task/{number}/probe"] = record[2]
             tasks.append(self._entry(number, name, record))
@@ -219,6 +232,7 @@ class SharedMethod(PlainMethod):
 
     def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
         tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
+        self._read_widths(tasks, tensors)
         check.check_shared(tensors, tasks, self._kept_shapes(tasks))
         if not tasks:
             return
@@ -227,6 +241,6 @@ class SharedMethod(PlainMethod):
             name, prefix = entry.text("name"), f"task/{number}/"
             record = self._records[name] = self._record(entry, tensors[prefix + "probe"])
             self._own[name] = {}
-            for part, keys in self._own_shapes(record[0]).items():
+            for part, keys in self._own_shapes(name, record[0]).items():
                 self._own[name] |= flat.split(prefix + part, tensors[prefix + part], keys)
         self._load_kept(tensors, tasks)
