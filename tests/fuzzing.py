@@ -33,6 +33,7 @@ VALUES: list[Any] = [
 
 
 KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
+LATER = ("apd", "den")  # of methods that came with version 2
 
 
 class Largest(TorchDispatchMode):
@@ -200,7 +201,7 @@ def use(data: bytes, kind: Kind, old: container.Content, *, verify: bool = True)
 
 def fuzz(count: int, seed: int) -> Counter[str]:
     """Use so many mutated files; raises at the first that is not met with a clear word."""
-    seeds = [(golden(k, v), MODEL) for k in KINDS for v in (1, 2)]
+    seeds = [(golden(k, v), MODEL) for k in KINDS for v in (1, 2)] + [(golden(k), MODEL) for k in LATER]
     old = container.parse(golden())
     seeds.append(((GOLDEN / "delta1-grown.safetensors").read_bytes(), DELTA))
     for data, kind in seeds:

@@ -19,7 +19,7 @@ from grown.methods.grown.algebra import breaches
 from grown.methods.verify import verify, verify_content
 from helpers import call
 
-KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint", "apd", "den")
 NAMES = [(kind, name) for kind in KINDS for name in container.parse(golden(kind)).tensors]
 
 
