@@ -17,7 +17,7 @@ from grown.io import container
 from grown.methods import method
 from grown.methods.apd import APD
 from grown.methods.apd.consolidation import cluster, consolidate
-from grown.methods.apd.decomposition import Decomposition
+from grown.methods.apd.decomposition import Adaptive, Decomposition
 from grown.methods.apd.earlier import Earlier, best_tau
 from grown.methods.apd.sparse import Sparse
 from grown.methods.verify import verify
@@ -85,6 +85,40 @@ def test_earlier_weights_stay_and_what_is_cut_is_all_that_changes(consolidate_ev
             assert float((made._kernels_of(name)[key] - kernel).abs().max()) <= bound
             moved = max(moved, float((made._shared[key] - shared[key]).abs().max()))
     assert moved > 50 * bound  # of the shared weights: tau took up what they moved by
+
+
+class Nested(nn.Module):
+    """Its layers do not run in the order in which a plain network lists them: those of blocks come last there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+        self.next = nn.Conv2d(4, 4, 1)
+        self.hidden = nn.Linear(4 * 36, 5)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.hidden(self.next(self.block(x)).flatten(1))))
+
+
+def test_what_is_kept_of_a_training_is_what_was_trained() -> None:
+    made: APD = method("apd")(Nested(), quick())
+    made._check([make_task("t0")])
+    (training,) = made._trainings(make_task("t0"))
+    assert next(key for key, _ in training.network.named_parameters() if "original" in key).startswith("next")
+    for module in training.network.modules():
+        if isinstance(module, Adaptive):
+            with torch.no_grad():
+                module.tau.normal_()
+                module.v.normal_()
+    layers = {key: training.network.get_submodule(key.removesuffix(".weight")) for key in made._kernel_shapes}
+    trained = {key: layer.weight.detach().clone() for key, layer in layers.items()}
+    with torch.no_grad():
+        made._round(training, made._guard(training))
+    shared, kept = made._settled[id(training)]
+    for key, weight in trained.items():
+        assert torch.allclose(training.network.get_parameter(key), weight, atol=2 * made.config.apd_sparsity), key
+        assert torch.equal(kept.theta(shared, "t0")[key], training.network.get_parameter(key))
 
 
 # --- consolidation ------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_an_old_file_is_saved_as_the_present_version(kind: str, tmp_path: Path) 
     assert verify_content(content).good
 
 
-@pytest.mark.parametrize("kind", (*KINDS, *LATER))
+@pytest.mark.parametrize("kind", [*KINDS, *LATER])
 def test_a_golden_file_comes_out_as_it_went_in(kind: str, tmp_path: Path) -> None:
     grown.load(GOLDEN / f"v2-{kind}.safetensors").save(tmp_path / "m")
     before, after = container.parse(golden(kind)), container.read(tmp_path / "m")

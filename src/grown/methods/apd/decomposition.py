@@ -46,9 +46,15 @@ def compose(network: nn.Module, weights: Weights) -> None:
         network.get_parameter(key).data.copy_(weight)
 
 
-def parts(network: nn.Module) -> list[Adaptive]:
-    """What the network trains beside the shared weights, layer by layer."""
-    return [module for module in network.modules() if isinstance(module, Adaptive)]
+def parts(network: nn.Module, keys: Shapes) -> dict[str, Adaptive]:
+    """What the network trains beside the shared weights, by their names."""
+    found = {}
+    for key in keys:
+        module = network.get_submodule(key.removesuffix(".weight") + ".parametrizations.weight.0")
+        if not isinstance(module, Adaptive):
+            raise TypeError(f"{key} is not decomposed")
+        found[key] = module
+    return found
 
 
 @dataclass

@@ -50,13 +50,14 @@ class APD(SharedMethod):
     def _groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Weight decay is for the shared weights and the head: tau has its own penalty, and masks are no weights."""
         aside = list(network.get_submodule(ASIDE).parameters()) if hasattr(network, ASIDE) else []
-        own = {id(value) for module in parts(network) for value in module.parameters()} | {id(v) for v in aside}
+        adaptive = parts(network, self._kernel_shapes).values()
+        own = {id(value) for values in (aside, *(part.parameters() for part in adaptive)) for value in values}
         weights = [value for value in network.parameters() if value.ndim > 1 and id(value) not in own]
         others = [value for value in network.parameters() if value.ndim <= 1 or id(value) in own]
         return [{"name": "weights", "params": weights}, {"name": "norms", "params": others}]
 
     def _guard(self, training: Training) -> Guard:
-        config, adaptive = self.config, parts(training.network)
+        config, adaptive = self.config, parts(training.network, self._kernel_shapes).values()
         earlier = None
         if self._records:
             rest = [flat.split(name, self._rest(name), self._kernel_shapes) for name in self._records]
@@ -85,7 +86,7 @@ class APD(SharedMethod):
             new.masks[name] = guard.aside.values(number, keys)
             left_over = self._rest(name) - flat.flatten(_masked(shared, new.masks[name]), keys)
             new.tau[name] = Sparse.of(best_tau(left_over, config.apd_sparsity, config.apd_drift), kind)
-        adaptive = dict(zip(keys, parts(training.network), strict=True))
+        adaptive = parts(training.network, keys)
         new.masks[task] = {key: adaptive[key].v.detach().cpu().clone() for key in keys}
         tau = flat.flatten({key: adaptive[key].tau.detach().cpu() for key in keys}, keys)
         new.tau[task] = Sparse.of(cut(tau, config.apd_sparsity), kind)
