@@ -100,6 +100,8 @@ def test_what_forgets_is_known() -> None:
         "mas",
         "lwf",
         "replay",
+        "apd",
+        "den",
     }
 
 
