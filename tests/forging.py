@@ -14,7 +14,7 @@ from torch import Tensor
 from grown.io import container
 
 GOLDEN = Path(__file__).parent / "golden"
-LATER = ("cpg", "packnet", "wsn", "piggyback", "ksm", "supsup")  # kinds of files that came with version 2
+LATER = ("cpg", "packnet", "wsn", "piggyback", "ksm", "supsup", "apd", "den")  # kinds of files that came with version 2
 Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
 
 

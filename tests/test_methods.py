@@ -112,6 +112,8 @@ def test_what_forgets_is_known() -> None:
         "mas",
         "lwf",
         "replay",
+        "apd",
+        "den",
     }
 
 

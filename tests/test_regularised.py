@@ -30,7 +30,7 @@ from grown.train.loop import PlainSteps, Work, fit
 from helpers import make_task, quick
 from test_loop import Imitated
 
-SHARED = ("sequential", "ewc", "si", "mas", "lwf", "replay")
+SHARED = ("sequential", "ewc", "si", "mas", "lwf", "replay", "apd")
 
 
 class Tiny(nn.Module):

@@ -161,6 +161,21 @@ class Config:
     supsup_density: float = 0.5  # the share of each layer's random weights that a task of SupSup uses
     supsup_start: float = 0.1  # its scores start within so far of 0
 
+    # APD: shared and task-adaptive parts of each weight
+    apd_sparsity: float = 4e-4  # lambda_1, on the absolute task-adaptive parts, which are cut at this value too
+    apd_drift: float = 100.0  # lambda_2, on the squared drift of earlier tasks' weights
+    apd_consolidate: int = 5  # every so many tasks, what groups of tasks have in common moves into locally shared parts
+    apd_groups: int = 2  # k, by which the number of groups rises each time
+    apd_gap: float = 1e-2  # beta: what a group's tasks differ in by no more is common
+
+    # DEN: selective retraining, expansion, splitting
+    den_sparsity: float = 1e-4  # L1 on kernels and heads, at which they are cut too
+    den_drift: float = 2.0  # L2 on what retrained kernels drift by
+    den_loss: float = 0.05  # the training loss above which it expands, beyond what label smoothing leaves
+    den_units: int = 4  # k, the units that an expansion adds to each layer, at most
+    den_group: float = 1e-2  # group lasso on each new unit's incoming kernels; what is not above it is dropped
+    den_split: float = 0.02  # a unit whose incoming kernels drifted farther is split
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -205,6 +220,14 @@ class Config:
             _within(name, getattr(self, name), 0.0, 1e9)
         for name in ("si_damping", "lwf_temperature"):
             _above(name, getattr(self, name), 0.0)
+        for name in ("apd_sparsity", "apd_drift"):
+            _above(name, getattr(self, name), 0.0)
+        for name in ("apd_consolidate", "apd_groups"):
+            _whole(name, getattr(self, name), 1)
+        for name in ("den_sparsity", "den_group", "den_drift", "den_loss", "den_split"):
+            _within(name, getattr(self, name), 0.0, 1e9)
+        _whole("den_units", self.den_units, 0)
+        _within("apd_gap", self.apd_gap, 0.0, 1e9)
         _whole("importance_images", self.importance_images, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)

@@ -43,14 +43,23 @@ class Small(nn.Module):
         return self.out(nn.functional.silu(self.hidden(x.flatten(1))))
 
 
+# So that two tasks leave all that a file of the method can hold.
+# Settings by which a method does within a few steps what it is there for.
+SETTINGS: dict[str, dict[str, object]] = {
+    "cpg": {"cpg_prune_most": 0.3, "cpg_train_goal": 0.0, "cpg_pick_rate": 0.01, "cpg_repick_rate": 0.01},
+    "piggyback": {"piggyback_rate": 0.02},
+    "ksm": {"ksm_rate": 0.02},
+    "wsn": {"wsn_density": 0.1},
+    "apd": {"apd_consolidate": 2, "apd_groups": 1, "apd_sparsity": 0.02},
+    "den": {"den_loss": 0.0, "den_units": 3, "den_group": 1e-6},
+}
+
+
 def make(kind: str) -> grown.Learner:
     """A learner with three tasks, or a rival with two."""
     torch.manual_seed(0)
     if kind in grown.METHODS and kind != "grown":
-        # Rates at which masks change within the few steps.
-        fast = {"cpg_prune_most": 0.3, "cpg_train_goal": 0.0, "cpg_pick_rate": 0.01, "cpg_repick_rate": 0.01}
-        rates = {"piggyback_rate": 0.02, "ksm_rate": 0.02, "wsn_density": 0.1}
-        rival = grown.METHODS[kind](Small(), quick(**fast, **rates))
+        rival = grown.METHODS[kind](Small(), quick(**SETTINGS.get(kind, {})))
         tasks = [make_task(f"t{number}", each=4) for number in range(3)]
         if kind == "joint":
             rival.foresee(tasks)

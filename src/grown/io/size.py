@@ -10,6 +10,7 @@ PARTS = {
     "kernels": "kernels",
     "picked": "picked_bits",
     "soft": "picked_bits",
+    "where": "picked_bits",
     "own": "norms_and_biases",
     "head": "heads",
 }

@@ -8,7 +8,9 @@ from typing import Any
 from grown.errors import unknown
 from grown.io import container
 from grown.io.state import State
+from grown.methods.apd import APD
 from grown.methods.cpg import CPG
+from grown.methods.den import DEN
 from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
 from grown.methods.grown import Learner
@@ -42,6 +44,8 @@ METHODS: dict[str, Any] = {
     "piggyback": Piggyback,
     "ksm": KSM,
     "supsup": SupSup,
+    "apd": APD,
+    "den": DEN,
 }
 
 

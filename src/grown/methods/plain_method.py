@@ -110,21 +110,9 @@ class PlainMethod:
         return self._report(task, trained.val, trained.stages, is_new=True, began=began - before)
 
     def _report(
-        self,
-        task: Task,
-        val: float,
-        stages: tuple[StageReport, ...],
-        *,
-        is_new: bool,
-        began: float,
-        kernels: int | None = None,
+        self, task: Task, val: float, stages: tuple[StageReport, ...], *, is_new: bool, began: float
     ) -> TaskReport:
-        """What learning a task came to, and the word that it is learned; `is_new`: a network was made for it.
-
-        `kernels` are those that it trained first; None: all of a new network.
-        """
-        if kernels is None:
-            kernels = self._kernels() if is_new else 0
+        """What learning a task came to, and the word that it is learned; `is_new`: a network was made for it."""
         report = TaskReport(
             name=task.name,
             classes=task.classes,
@@ -132,7 +120,7 @@ class PlainMethod:
             val=val,
             stages=stages,
             grew=is_new,
-            new_kernels={"released": 0, "grown": kernels},
+            new_kernels={"released": 0, "grown": self._new_kernels(is_new)},
             size=self.size(),
             seconds=time.perf_counter() - began,
         )
@@ -167,8 +155,10 @@ class PlainMethod:
             )
             self._trained[task.name] = Trained(jobs[mine][-1].normalise, val, stages)
 
-    def _kernels(self) -> int:
-        """How many kernels one network has."""
+    def _new_kernels(self, is_new: bool) -> int:
+        """How many kernels the last task was the first to train: all of a new network."""
+        if not is_new:
+            return 0
         banks = make_banks(self.training.graph.banked(), self.training.channels)
         return sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
 

@@ -82,11 +82,8 @@ class MaskedMethod(SharedMethod):
             if made is not None:
                 weight.copy_(made(weight))
 
-    def _round(self, training: Training) -> None:
+    def _round(self, training: Training, guard: Guard) -> None:
         """That was done before masks were applied: what they leave is in no file."""
-
-    def _changed(self, task: str) -> list[str]:
-        return [task]
 
     def _claims(self, flags: Mapping[str, Tensor]) -> int:
         """How many kernels (out x in) have a weight among these."""

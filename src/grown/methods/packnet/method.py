@@ -84,7 +84,7 @@ class PackNet(MaskedMethod):
         self._claimed = self._claims(mine)
         self._shared = kernels
 
-    def _new_kernels(self) -> int | None:
+    def _new_kernels(self, is_new: bool) -> int:  # noqa: ARG002
         return self._claimed
 
     def _kernels_of(self, task: str) -> Weights:

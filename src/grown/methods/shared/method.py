@@ -20,6 +20,7 @@ from grown.methods.base import StageReport, TaskReport, parts_of, probe
 from grown.methods.plain import plain_groups
 from grown.methods.plain_method import PlainMethod
 from grown.methods.shared.training import ASIDE, Guard, Training, Weights
+from grown.nn.axes import Widths
 from grown.nn.bank import FORMATS, as_stored
 from grown.nn.graph import Graph
 from grown.nn.plain import build, divide, fill, own_shapes, simplest
@@ -40,14 +41,19 @@ class SharedMethod(PlainMethod):
     """
 
     forgets: ClassVar[bool] = True
+    layout: ClassVar[str] = "all in one network"
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         super()._adopt(graph, gains)
-        plain = build(graph, self.training.channels, self.training.widths, 1).state_dict()
-        keys = [f"{node.name}.weight" for node in graph.banked()]
-        self._kernel_shapes: Shapes = {key: plain[key].shape for key in keys}
+        self._kernel_shapes = self._shapes_at(self.training.widths)
         self._shared: Weights = {}  # the kernels as the last task left them
         self._own: dict[str, Weights] = {}  # by task: norms, biases, head
+
+    def _shapes_at(self, widths: Widths) -> Shapes:
+        """The kernels of a network of these widths."""
+        graph = self.training.graph
+        plain = build(graph, self.training.channels, widths, 1).state_dict()
+        return {key: plain[key].shape for key in (f"{node.name}.weight" for node in graph.banked())}
 
     # --- what a method adds ----------------------------------------------------------------------------------------
 
@@ -55,11 +61,36 @@ class SharedMethod(PlainMethod):
         """What protects the earlier tasks in this training."""
         return Guard()
 
+    def _groups(self, network: nn.Module) -> list[dict[str, Any]]:
+        """The parameters that learn, by kind."""
+        return plain_groups(network)
+
+    def _trained_kernels(self, network: nn.Module) -> dict[str, nn.Parameter]:
+        """What of a network that begins to train is no task's own, by its names there."""
+        return {key: network.get_parameter(key) for key in self._kernel_shapes}
+
+    def _round(self, training: Training, guard: Guard) -> None:  # noqa: ARG002
+        """Give the network the kernels that a file gives back."""
+        for kernel in training.kernels.values():
+            kernel.copy_(as_stored(kernel, self.config.kernel_format))
+
     def _remember(self, training: Training, guard: Guard) -> None:
         """Keep what later trainings will need; the training's network is in evaluation, on its device."""
 
+    def _share(self, training: Training, guard: Guard, kernels: Weights) -> None:  # noqa: ARG002
+        """The kernels as they were trained are every task's from now on."""
+        self._shared = kernels
+
+    def _makes_kernels(self) -> bool:
+        """Whether the next task gets kernels of its own."""
+        return not self._records
+
+    def _kernels_of(self, task: str) -> Weights:  # noqa: ARG002
+        """The kernels as a task uses them now."""
+        return self._shared
+
     def _kept(self) -> dict[str, Tensor]:
-        """The same as tensors of the file."""
+        """What `_remember` kept, as tensors of the file."""
         return {}
 
     def _kept_shapes(self, tasks: list[Fields]) -> dict[str, tuple[Any, ...]]:  # noqa: ARG002
@@ -69,20 +100,36 @@ class SharedMethod(PlainMethod):
     def _load_kept(self, tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
         """Take them out of a file."""
 
+    def _bank(self) -> dict[str, Tensor]:
+        """The kernels as tensors of the file."""
+        kernels = flat.flatten(self._shared, self._kernel_shapes)
+        return {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format])}
+
+    def _bank_shapes(self) -> dict[str, tuple[Any, ...]]:
+        """Which tensors these are, as `_kept_shapes` says it."""
+        return {"shared/kernels": (check.KERNEL_TYPES, None)}
+
+    def _load_bank(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the kernels out of a file."""
+        self._shared = flat.split("shared/kernels", tensors["shared/kernels"].float(), self._kernel_shapes)
+
+    def _read_widths(self, tasks: list[Fields], tensors: Mapping[str, Tensor]) -> None:
+        """Find how wide tasks' networks are in a file, before anything else is read of it."""
+
     # --- learning --------------------------------------------------------------------------------------------------
 
     def learn(self, task: Task) -> TaskReport:
         """Train the shared network on: on a part of the data for its score, then from the same start on all of it."""
         began = time.perf_counter()
         self._check([task])
-        is_first = not self._records
+        is_new = self._makes_kernels()
         trainings = self._trainings(task)
         guards = [self._guard(training) for training in trainings]
         self._fit(trainings, guards)
-        val, *_ = [self._settle(training) for training in trainings]
+        val, *_ = [self._settle(*pair) for pair in zip(trainings, guards, strict=True)]
         stages = self._stages(trainings, val, time.perf_counter() - began)
         self._commit(trainings[-1], guards[-1], val)
-        return self._report(task, val, stages, is_new=is_first, began=began, kernels=self._new_kernels())
+        return self._report(task, val, stages, is_new=is_new, began=began)
 
     def _stages(self, trainings: list[Training], val: float, seconds: float) -> tuple[StageReport, ...]:
         """The trainings by their names; each has its epochs' share of the seconds."""
@@ -91,10 +138,6 @@ class SharedMethod(PlainMethod):
             StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
             for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
         )
-
-    def _new_kernels(self) -> int | None:
-        """How many kernels the last task trained of those that nobody had; None: all if it was the first."""
-        return None
 
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
@@ -105,16 +148,20 @@ class SharedMethod(PlainMethod):
             normalise = measure(images)
             network = self._begin(task).to(config.device).train().requires_grad_(True)
             batches = Batches(images, normalise, recipe, config.device, config.seed, task.name, "plain")
-            kernels = {key: network.get_parameter(key) for key in self._kernel_shapes}
+            kernels = self._trained_kernels(network)
             start = {key: kernel.detach().clone() for key, kernel in kernels.items()}
             trainings.append(Training(task, images, held_out, normalise, recipe, network, batches, kernels, start))
         return trainings
 
     def _begin(self, task: Task) -> nn.Module:
         """The network as the last task left it, with a new head; drawn afresh for the first."""
+        return self._copied(task, next(reversed(self._own), None))
+
+    def _copied(self, task: Task, parent: str | None) -> nn.Module:
+        """The shared kernels with an earlier task's norms and biases and a new head."""
         network = self.training.fresh(task, self._seed(task))
-        if self._own:
-            head, own = f"{self.training.graph.head.name}.", next(reversed(self._own.values()))
+        if parent is not None:
+            head, own = f"{self.training.graph.head.name}.", self._own[parent]
             state = {key: value for key, value in own.items() if not key.startswith(head)}
             network.load_state_dict({**self._shared, **state}, strict=False)
         return network
@@ -152,10 +199,6 @@ class SharedMethod(PlainMethod):
             if guard.aside is not None:
                 delattr(training.network, ASIDE)
 
-    def _groups(self, network: nn.Module) -> list[dict[str, Any]]:
-        """What trains, by kind."""
-        return plain_groups(network)
-
     def _teller(self, task: str) -> Callable[[Epoch], None]:
         def after_epoch(epoch: Epoch) -> None:
             event = {"event": "epoch", "task": task, "stage": self.name, "round": 0}
@@ -163,57 +206,42 @@ class SharedMethod(PlainMethod):
 
         return after_epoch
 
-    def _settle(self, training: Training) -> float:
+    def _settle(self, training: Training, guard: Guard) -> float:
         """Kernels as a file has them, then norm statistics; returns the held-out accuracy."""
         network, config = training.network, self.config
-        self._round(training)
+        with torch.no_grad():
+            self._round(training, guard)
         estimate_statistics(network, training.batches.inputs(epochs=2))
         network.eval().requires_grad_(False)
         return evaluate(network, training.held_out, training.normalise, config.device).accuracy
 
-    @torch.no_grad()
-    def _round(self, training: Training) -> None:
-        """Kernels as a file has them."""
-        for kernel in training.kernels.values():
-            kernel.copy_(as_stored(kernel, self.config.kernel_format))
-
     def _commit(self, training: Training, guard: Guard, val: float) -> None:
-        """The task is one of those that were learned, and every network that this changes has another probe."""
+        """The task is learned. Where that changed what earlier ones compute, their probes are others."""
         task = training.task
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
         self._share(training, guard, {key: state[key] for key in self._kernel_shapes})
-        self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
+        own = self._own_shapes(task.name, task.classes)
+        self._own[task.name] = {key: state[key] for part in own.values() for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
-        for name in self._changed(task.name):
+        for name in list(self._records) if self.forgets else [task.name]:
             classes, normalise, _, score = self._records[name]
             logits = probe(self.network(name), self.training.graph.input_shape)
             self._records[name] = (classes, normalise, logits, score)
             self._arithmetic.pop(name, None)
 
-    def _share(self, training: Training, guard: Guard, kernels: Weights) -> None:  # noqa: ARG002
-        """The kernels as they were trained are every task's from now on."""
-        self._shared = kernels
-
-    def _changed(self, task: str) -> list[str]:  # noqa: ARG002
-        """The tasks whose networks are others once this one is learned."""
-        return list(self._records)
-
-    def _own_shapes(self, classes: tuple[str, ...]) -> dict[str, Shapes]:
-        training = self.training
-        return divide(training.graph, own_shapes(training.graph, training.channels, training.widths, len(classes)))
+    def _own_shapes(self, task: str, classes: tuple[str, ...]) -> dict[str, Shapes]:
+        """What is a task's own, in "own" and "head"."""
+        graph, channels = self.training.graph, self.training.channels
+        return divide(graph, own_shapes(graph, channels, self.widths_of(task), len(classes)))
 
     def network(self, task: str) -> nn.Module:
         """A task's network as it is now, as a plain module of its own."""
         if task not in self._records:
             raise unknown("task", task, self._records)
         training, classes = self.training, len(self._records[task][0])
-        plain = build(training.graph, training.channels, training.widths, classes)
+        plain = build(training.graph, training.channels, self.widths_of(task), classes)
         return simplest(fill(plain, {**self._kernels_of(task), **self._own[task]}))
-
-    def _kernels_of(self, task: str) -> Weights:  # noqa: ARG002
-        """The kernels as a task uses them."""
-        return self._shared
 
     # --- files -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +251,7 @@ class SharedMethod(PlainMethod):
         if self._records:
             tensors = {**self._bank(), **self._kept()}
         for number, (name, record) in enumerate(self._records.items(), start=1):
-            for part, keys in self._own_shapes(record[0]).items():
+            for part, keys in self._own_shapes(name, record[0]).items():
                 tensors[f"task/{number}/{part}"] = flat.flatten(self._own[name], keys)
             tensors[f"task/{number}/probe"] = record[2]
             tasks.append(self._entry(number, name, record))
@@ -231,6 +259,7 @@ class SharedMethod(PlainMethod):
 
     def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
         tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
+        self._read_widths(tasks, tensors)
         expected = {**self._bank_shapes(), **self._kept_shapes(tasks)} if tasks else {}
         check.check_shared(tensors, tasks, expected)
         if not tasks:
@@ -239,20 +268,7 @@ class SharedMethod(PlainMethod):
             name, prefix = entry.text("name"), f"task/{number}/"
             record = self._records[name] = self._record(entry, tensors[prefix + "probe"])
             self._own[name] = {}
-            for part, keys in self._own_shapes(record[0]).items():
+            for part, keys in self._own_shapes(name, record[0]).items():
                 self._own[name] |= flat.split(prefix + part, tensors[prefix + part], keys)
         self._load_kept(tensors, tasks)
         self._load_bank(tensors)
-
-    def _bank(self) -> dict[str, Tensor]:
-        """The kernels as tensors of the file."""
-        kernels = flat.flatten(self._shared, self._kernel_shapes)
-        return {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format])}
-
-    def _bank_shapes(self) -> dict[str, tuple[Any, ...]]:
-        """Which tensors these are, as `_kept_shapes` says it."""
-        return {"shared/kernels": (check.KERNEL_TYPES, None)}
-
-    def _load_bank(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the kernels out of a file."""
-        self._shared = flat.split("shared/kernels", tensors["shared/kernels"].float(), self._kernel_shapes)

@@ -42,7 +42,7 @@ class SupSup(PickingMethod):
         draw = seeds.generator(config.seed, "scores", training.task.name, key)
         return Largest(drawn(self._kernel_shapes[key], config.supsup_start, draw), config.supsup_density)
 
-    def _new_kernels(self) -> int | None:
+    def _new_kernels(self, is_new: bool) -> int:  # noqa: ARG002
         return 0
 
     def _kernels_of(self, task: str) -> Weights:

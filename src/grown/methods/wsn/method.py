@@ -71,7 +71,7 @@ class WSN(PickingMethod):
         self._shared = {key: torch.where(flags, kernels[key], before[key]) for key, flags in picked.items()}
         super()._share(training, guard, kernels)
 
-    def _new_kernels(self) -> int | None:
+    def _new_kernels(self, is_new: bool) -> int:  # noqa: ARG002
         return self._claimed
 
     # --- files -----------------------------------------------------------------------------------------------------
