@@ -14,6 +14,8 @@ from torch import Tensor
 from grown.io import container
 
 GOLDEN = Path(__file__).parent / "golden"
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
+LATER = ("adapter",)  # kinds that came with version 2
 Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
 
 

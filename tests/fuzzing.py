@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forging import GOLDEN, golden, put_together, take_apart
+from forging import GOLDEN, KINDS, LATER, golden, put_together, take_apart
 from grown.errors import GrownError
 from grown.io import container
 from grown.io.state import State
@@ -30,9 +30,6 @@ VALUES: list[Any] = [
     1e300, True, False, None, "", "x", "..", "grown", "scratch", "same", "conv", "relu", "add", "cat", "head", "input",
     "x" * 300, "\x00", "é", [], {}, [[]], [0], [1, 1], [3, 3], [2**31, 1], [None], {"a": 1}, ["t0", "t1"], [[[[[[]]]]]],
 ]  # fmt: skip
-
-
-KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
 
 
 class Largest(TorchDispatchMode):
@@ -201,6 +198,7 @@ def use(data: bytes, kind: Kind, old: container.Content, *, verify: bool = True)
 def fuzz(count: int, seed: int) -> Counter[str]:
     """Use so many mutated files; raises at the first that is not met with a clear word."""
     seeds = [(golden(k, v), MODEL) for k in KINDS for v in (1, 2)]
+    seeds += [(golden(kind), MODEL) for kind in LATER]
     old = container.parse(golden())
     seeds.append(((GOLDEN / "delta1-grown.safetensors").read_bytes(), DELTA))
     for data, kind in seeds:

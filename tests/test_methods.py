@@ -92,7 +92,13 @@ def test_it_forgets_exactly_as_much_as_it_claims(name: str) -> None:
 
 
 def test_what_forgets_is_known() -> None:
-    assert {name for name, made in METHODS.items() if not made.forgets} >= {"grown", "scratch", "finetune", "joint"}
+    assert {name for name, made in METHODS.items() if not made.forgets} >= {
+        "grown",
+        "scratch",
+        "finetune",
+        "joint",
+        "adapter",
+    }
     assert {name for name, made in METHODS.items() if made.forgets} >= {
         "sequential",
         "ewc",

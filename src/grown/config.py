@@ -120,6 +120,9 @@ class Config:
     replay_strength: float = 1.0  # on the mean loss over the memory
     memory_bytes: int | None = None  # of replay's images and labels; None: 0.05 of 1x, an image a class at least
 
+    # how methods with a frozen past add to it; nothing of this is GROWN's
+    adapter_rank: int = 1  # of each layer's update by adapter; at most what has as many numbers as the layer
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -165,6 +168,7 @@ class Config:
         for name in ("si_damping", "lwf_temperature"):
             _above(name, getattr(self, name), 0.0)
         _whole("importance_images", self.importance_images, 1)
+        _whole("adapter_rank", self.adapter_rank, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)
         _within("margin", self.margin, -100.0, 100.0)

@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import grown  # noqa: E402
+from forging import LATER  # noqa: E402
 from grown.io import container  # noqa: E402
 from grown.io.versions import DELTA, MODEL  # noqa: E402
 from grown.methods.grown import delta  # noqa: E402
@@ -71,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = HERE / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
-    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features"):
+    for kind in ("grown", "soft", "bf16", "scratch", "finetune", "joint", "features", *LATER):
         name = f"v{MODEL.version}-{kind}.safetensors"
         if (HERE / name).exists():  # a golden file is never written again
             continue

@@ -8,6 +8,7 @@ from typing import Any
 from grown.errors import unknown
 from grown.io import container
 from grown.io.state import State
+from grown.methods.adapter import Adapter
 from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
 from grown.methods.grown import Learner
@@ -30,6 +31,7 @@ METHODS: dict[str, Any] = {
     "mas": MAS,
     "lwf": LwF,
     "replay": Replay,
+    "adapter": Adapter,
 }
 
 

@@ -45,6 +45,7 @@ class PlainMethod:
 
     name: ClassVar[str]
     forgets: ClassVar[bool] = False
+    layout: ClassVar[str] = "each with a network of its own"
     training: PlainTraining
     base_parameters: int
 

@@ -27,6 +27,7 @@ LONGEST_PROBE = 10**12  # operations, a minute or so; VGG16 on 224 pixels needs 
 
 PARTS = {
     "kernels": "kernels",
+    "factors": "low-rank factors",
     "owners": "owners",
     "picked": "picked bits",
     "soft": "soft values",

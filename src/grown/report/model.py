@@ -12,8 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from grown.methods.grown import Learner
-from grown.methods.joint import Joint
-from grown.methods.shared import SharedMethod
 from grown.report.tables import PAPER
 
 
@@ -34,8 +32,7 @@ def print_model(console: Console, path: Path, learner: Any) -> None:
         for table in (tasks_table(learner), layers_table(learner), reuse_table(learner)):
             console.print(table)
     else:
-        how = "all in one network" if isinstance(learner, Joint | SharedMethod) else "each with a network of its own"
-        console.print(f"tasks, {how}: {', '.join(tasks)}", markup=False, highlight=False)
+        console.print(f"tasks, {learner.layout}: {', '.join(tasks)}", markup=False, highlight=False)
 
 
 def tasks_table(learner: Learner) -> Table:

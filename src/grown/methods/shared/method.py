@@ -40,6 +40,7 @@ class SharedMethod(PlainMethod):
     """
 
     forgets: ClassVar[bool] = True
+    layout: ClassVar[str] = "all in one network"
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         super()._adopt(graph, gains)
@@ -97,16 +98,24 @@ class SharedMethod(PlainMethod):
             normalise = measure(images)
             network = self._begin(task).to(config.device).train().requires_grad_(True)
             batches = Batches(images, normalise, recipe, config.device, config.seed, task.name, "plain")
-            kernels = {key: network.get_parameter(key) for key in self._kernel_shapes}
+            kernels = self._trained_kernels(network)
             start = {key: kernel.detach().clone() for key, kernel in kernels.items()}
             trainings.append(Training(task, images, held_out, normalise, recipe, network, batches, kernels, start))
         return trainings
 
+    def _trained_kernels(self, network: nn.Module) -> dict[str, nn.Parameter]:
+        """What of a network that begins to train is no task's own, by its names there."""
+        return {key: network.get_parameter(key) for key in self._kernel_shapes}
+
     def _begin(self, task: Task) -> nn.Module:
         """The network as the last task left it, with a new head; drawn afresh for the first."""
+        return self._copied(task, next(reversed(self._own), None))
+
+    def _copied(self, task: Task, parent: str | None) -> nn.Module:
+        """The shared kernels with an earlier task's norms and biases and a new head."""
         network = self.training.fresh(task, self._seed(task))
-        if self._own:
-            head, own = f"{self.training.graph.head.name}.", next(reversed(self._own.values()))
+        if parent is not None:
+            head, own = f"{self.training.graph.head.name}.", self._own[parent]
             state = {key: value for key, value in own.items() if not key.startswith(head)}
             network.load_state_dict({**self._shared, **state}, strict=False)
         return network
@@ -162,17 +171,23 @@ class SharedMethod(PlainMethod):
         return evaluate(network, training.held_out, training.normalise, config.device).accuracy
 
     def _commit(self, training: Training, guard: Guard, val: float) -> None:
-        """The kernels are every task's from now on, so that each task's probe is another."""
+        """The task is learned. Where it changed what others compute, each task's probe is another."""
         task = training.task
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
-        self._shared = {key: state[key] for key in self._kernel_shapes}
+        self._keep_kernels(training, state)
         self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
-        self._arithmetic = {}
-        for name, (classes, normalise, _, score) in self._records.items():
+        if self.forgets:
+            self._arithmetic = {}
+        for name in list(self._records) if self.forgets else [task.name]:
+            classes, normalise, _, score = self._records[name]
             logits = probe(self.network(name), self.training.graph.input_shape)
             self._records[name] = (classes, normalise, logits, score)
+
+    def _keep_kernels(self, training: Training, state: Weights) -> None:  # noqa: ARG002
+        """Keep what of a trained network is no task's own; `state` is all of it."""
+        self._shared = {key: state[key] for key in self._kernel_shapes}
 
     def _own_shapes(self, classes: tuple[str, ...]) -> dict[str, Shapes]:
         training = self.training
