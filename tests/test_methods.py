@@ -98,6 +98,7 @@ def test_what_forgets_is_known() -> None:
         "finetune",
         "joint",
         "adapter",
+        "grow",
     }
     assert {name for name, made in METHODS.items() if made.forgets} >= {
         "sequential",

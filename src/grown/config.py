@@ -121,6 +121,9 @@ class Config:
     memory_bytes: int | None = None  # of replay's images and labels; None: 0.05 of 1x, an image a class at least
 
     # how methods with a frozen past add to it; nothing of this is GROWN's
+    grow_weight: float = 1.0  # lambda of Grow, times the gap between its open channels and what the budget pays for
+    grow_beta: float = 100.0  # the slope of a filter's gate once it was in use in as many steps as a training has
+    grow_offer: float = 2.0  # candidates for so many times what the budget pays for, of which Grow chooses
     adapter_rank: int = 1  # of each layer's update by adapter; at most what has as many numbers as the layer
 
     # how to run
@@ -168,6 +171,9 @@ class Config:
         for name in ("si_damping", "lwf_temperature"):
             _above(name, getattr(self, name), 0.0)
         _whole("importance_images", self.importance_images, 1)
+        _within("grow_weight", self.grow_weight, 0.0, 1e9)
+        _within("grow_beta", self.grow_beta, 1.0, 1e6)
+        _within("grow_offer", self.grow_offer, 1.0, 16.0)
         _whole("adapter_rank", self.adapter_rank, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)

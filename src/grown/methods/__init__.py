@@ -11,6 +11,7 @@ from grown.io.state import State
 from grown.methods.adapter import Adapter
 from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
+from grown.methods.grow import Grow
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
 from grown.methods.lwf import LwF
@@ -32,6 +33,7 @@ METHODS: dict[str, Any] = {
     "lwf": LwF,
     "replay": Replay,
     "adapter": Adapter,
+    "grow": Grow,
 }
 
 

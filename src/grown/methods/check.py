@@ -67,8 +67,9 @@ def check_tensors(
     channels: Channels,
     banks: Mapping[str, Bank],
     widths: Widths,
+    picks: bool = True,
 ) -> None:
-    """Names, types and shapes of all tensors, and what they will take in memory."""
+    """Names, types and shapes of all tensors, and what they will take in memory; `picks`: tasks have picked bits."""
     stored = stored_bytes(tensors)
     needed = sum(n * (4 * weights + 4) for n, weights in limits.kernel_counts(graph, channels, widths))
     expected: dict[str, tuple[Any, ...]] = {}
@@ -84,7 +85,8 @@ def check_tensors(
         classes = len(task.names("classes"))
         expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, classes)
         expected[prefix + "kept"] = (torch.uint8, bits.packed_length(sum(seen)))
-        expected[prefix + "picked"] = (torch.uint8, None)
+        if picks:
+            expected[prefix + "picked"] = (torch.uint8, None)
         expected |= {prefix + part: (torch.float32, None) for part in ("own", "head", *(["soft"] * soft))}
     limits.check_memory(needed, stored)
     check_expected(tensors, expected)

@@ -134,15 +134,17 @@ class GrowingNetwork(nn.Module):
         opening = {}
         for name, scores in self.gates.items():
             group = int(name)
-            if self.settings.kind == "gumbel":
-                hard = masks.gumbel_mask(scores, self.settings.noise, self.training)
-            else:
-                hard = masks.hard_mask(scores)
-            hard = hard.repeat_interleave(self.channels.groups[group].unit)
+            hard = self._drawn(name, scores).repeat_interleave(self.channels.groups[group].unit)
             opening[group] = torch.cat([hard.new_ones(self.settled[group]), hard])
         if self.training and opening:
             self.gate_log.note()
         return opening
+
+    def _drawn(self, name: str, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """A gate (0 or 1) for each candidate of the group of this name."""
+        if self.settings.kind == "gumbel":
+            return masks.gumbel_mask(scores, self.settings.noise, self.training)
+        return masks.hard_mask(scores)
 
     def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor | None:
         if not any(group in opening for group in axis.groups):

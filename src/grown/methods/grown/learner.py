@@ -41,7 +41,10 @@ class Learner:
     `keep` is a folder for the model after each task and for what `resume` goes on from if the process ends.
     """
 
+    name: ClassVar[str] = "grown"
     forgets: ClassVar[bool] = False
+    stage_type: ClassVar[type[Stage]] = Stage
+    picks: ClassVar[bool] = True  # whether a task chooses among earlier kernels, so that its choice is in the file
     graph: Graph
     channels: Channels
     banks: dict[str, Bank]
@@ -109,9 +112,12 @@ class Learner:
         return report
 
     def _learn(self, task: Task) -> TaskReport:
-        report = algorithm.learn(self, task)
+        report = self._follow_algorithm(task)
         self.remember(task)
         return dataclasses.replace(report, size=self.size())
+
+    def _follow_algorithm(self, task: Task) -> TaskReport:
+        return algorithm.learn(self, task)
 
     def remember(self, task: Task) -> None:
         """Keep what a learned task's images look like to it, so that its images can be told from others'.
@@ -161,7 +167,7 @@ class Learner:
         if self._template is not None:
             self._read(task.input_shape)
         check_fits(task, self.records, self.graph.input_shape)
-        self.stage = Stage(self, task)
+        self.stage = self.stage_type(self, task)
         return self.stage
 
     def seed_widths(self) -> Widths:
@@ -267,7 +273,7 @@ class Learner:
         """Write everything to one safetensors file, atomically; returns its bytes."""
         state = self.state()
         tasks = check.read_tasks(state.meta["tasks"], len(self.graph.nodes), check.stored_bytes(state.tensors))
-        check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths)
+        check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths, self.picks)
         return container.save(path, state.tensors, state.meta)
 
     def state(self) -> State:
@@ -287,7 +293,7 @@ class Learner:
         return State(
             tensors,
             {
-                "method": "grown",
+                "method": self.name,
                 "config": self.config.for_file(),
                 "graph": self.graph.to_json(),
                 "gains": self.gains,
@@ -310,7 +316,7 @@ class Learner:
             if not tasks:
                 raise FileError("it has no task")
             self.next_number = meta.whole("next_number", tasks[-1].whole("number") + 1, 2**31 - 1)
-            check.check_tensors(tensors, tasks, self.graph, self.channels, self.banks, self.widths)
+            check.check_tensors(tensors, tasks, self.graph, self.channels, self.banks, self.widths, self.picks)
             for name, bank in self.banks.items():
                 check.read_bank(name, bank, tensors, self.widths, self.next_number - 1)
             self.records = {}
