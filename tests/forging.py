@@ -15,7 +15,7 @@ from grown.io import container
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
-LATER = ("adapter", "grow")  # kinds that came with version 2
+LATER = ("adapter", "grow", "pnn")  # kinds that came with version 2
 Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
 
 

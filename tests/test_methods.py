@@ -99,6 +99,7 @@ def test_what_forgets_is_known() -> None:
         "joint",
         "adapter",
         "grow",
+        "pnn",
     }
     assert {name for name, made in METHODS.items() if made.forgets} >= {
         "sequential",

@@ -110,6 +110,8 @@ def altered(name: str, bit: int) -> Callable[[dict[str, Tensor], dict[str, Any]]
         ("grow", "bank/hidden/kernels", 30, "its logits differ"),
         ("grow", "bank/stem/owners", 0, "kernels"),
         ("grow", "task/2/kept", 1, "task 't1'"),
+        ("pnn", "task/1/kernels", 30, "task 't1': its logits differ"),
+        ("pnn", "task/2/laterals", 30, "task 't1': its logits differ"),
         ("adapter", "shared/kernels", 30, "task 't1': its logits differ"),
         ("adapter", "task/2/factors", 30, "task 't1': its logits differ"),
     ],

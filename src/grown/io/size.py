@@ -9,6 +9,7 @@ from grown.io.state import Size, State
 PARTS = {
     "kernels": "kernels",
     "factors": "kernels",
+    "laterals": "kernels",
     "picked": "picked_bits",
     "soft": "picked_bits",
     "own": "norms_and_biases",

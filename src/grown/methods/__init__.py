@@ -16,6 +16,7 @@ from grown.methods.grown import Learner
 from grown.methods.joint import Joint
 from grown.methods.lwf import LwF
 from grown.methods.mas import MAS
+from grown.methods.pnn import PNN
 from grown.methods.replay import Replay
 from grown.methods.scratch import Scratch
 from grown.methods.sequential import Sequential
@@ -34,6 +35,7 @@ METHODS: dict[str, Any] = {
     "replay": Replay,
     "adapter": Adapter,
     "grow": Grow,
+    "pnn": PNN,
 }
 
 

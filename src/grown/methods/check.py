@@ -92,13 +92,16 @@ def check_tensors(
     check_expected(tensors, expected)
 
 
-def check_plain(tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
-    """The same where each task has a network of its own: its networks take no more memory than its file."""
+def check_plain(tensors: Mapping[str, Tensor], tasks: list[Fields], more: tuple[str, ...] = ()) -> None:
+    """The same where each task has a network of its own: its networks take no more memory than its file.
+
+    `more` are parts that are stored as kernels are.
+    """
     expected: dict[str, tuple[Any, ...]] = {}
     for number, task in enumerate(tasks, start=1):
         prefix = f"task/{task.whole('number', number, number)}/"
         expected |= {prefix + part: (torch.float32, None) for part in ("own", "head")}
-        expected[prefix + "kernels"] = (KERNEL_TYPES, None)
+        expected |= {prefix + part: (KERNEL_TYPES, None) for part in ("kernels", *more)}
         expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, len(task.names("classes")))
     check_expected(tensors, expected)
 

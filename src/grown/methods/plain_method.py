@@ -22,7 +22,7 @@ from grown.io.state import Size, State
 from grown.methods import check
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.plain import PlainJob, PlainTraining
-from grown.nn import trace
+from grown.nn import limits, trace
 from grown.nn.bank import FORMATS, make_banks
 from grown.nn.graph import Graph
 from grown.nn.initial import measure_gains
@@ -120,7 +120,7 @@ class PlainMethod:
             val=val,
             stages=stages,
             grew=is_new,
-            new_kernels={"released": 0, "grown": self._kernels() if is_new else 0},
+            new_kernels={"released": 0, "grown": self._new_kernels() if is_new else 0},
             size=self.size(),
             seconds=time.perf_counter() - began,
         )
@@ -155,7 +155,7 @@ class PlainMethod:
             )
             self._trained[task.name] = Trained(jobs[mine][-1].normalise, val, stages)
 
-    def _kernels(self) -> int:
+    def _new_kernels(self) -> int:
         """How many kernels one network has."""
         banks = make_banks(self.training.graph.banked(), self.training.channels)
         return sum(math.prod(bank.extent(self.training.widths)) for bank in banks.values())
@@ -172,6 +172,10 @@ class PlainMethod:
         source = self.training.networks[task]
         copy = build(self.training.graph, self.training.channels, self.training.widths, len(self._records[task][0]))
         return fill(copy, source.state_dict())
+
+    def work(self, task: str) -> tuple[int, int]:  # noqa: ARG002
+        """For an image through a task's network: elements of the largest piece of memory, and operations."""
+        return limits.work(self.training.graph, self.training.channels, self.training.widths)
 
     def normalisation(self, task: str) -> Normalisation:
         """What a task's images go through before its network."""

@@ -70,13 +70,17 @@ class SharedMethod(PlainMethod):
     def _load_kept(self, tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
         """Take them out of a file."""
 
+    def _makes_network(self) -> bool:
+        """Whether the next task gets kernels of its own."""
+        return not self._records
+
     # --- learning --------------------------------------------------------------------------------------------------
 
     def learn(self, task: Task) -> TaskReport:
         """Train the shared network on: on a part of the data for its score, then from the same start on all of it."""
         began = time.perf_counter()
         self._check([task])
-        is_first = not self._records
+        is_new = self._makes_network()
         trainings = self._trainings(task)
         guards = [self._guard(training) for training in trainings]
         self._fit(trainings, guards)
@@ -87,7 +91,7 @@ class SharedMethod(PlainMethod):
             StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
             for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
         )
-        return self._report(task, val, stages, is_new=is_first, began=began)
+        return self._report(task, val, stages, is_new=is_new, began=began)
 
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
@@ -176,7 +180,8 @@ class SharedMethod(PlainMethod):
         self._remember(training, guard)
         state = {key: value.cpu().contiguous() for key, value in training.network.state_dict().items()}
         self._keep_kernels(training, state)
-        self._own[task.name] = {key: state[key] for part in self._own_shapes(task.classes).values() for key in part}
+        own = self._own_shapes(len(self._own) + 1, task.classes)
+        self._own[task.name] = {key: state[key] for part in own.values() for key in part}
         self._records[task.name] = (task.classes, training.normalise, torch.empty(0), val)
         if self.forgets:
             self._arithmetic = {}
@@ -189,7 +194,8 @@ class SharedMethod(PlainMethod):
         """Keep what of a trained network is no task's own; `state` is all of it."""
         self._shared = {key: state[key] for key in self._kernel_shapes}
 
-    def _own_shapes(self, classes: tuple[str, ...]) -> dict[str, Shapes]:
+    def _own_shapes(self, number: int, classes: tuple[str, ...]) -> dict[str, Shapes]:  # noqa: ARG002
+        """What is a task's own, in "own" and "head"; the task of this number, from 1."""
         training = self.training
         return divide(training.graph, own_shapes(training.graph, training.channels, training.widths, len(classes)))
 
@@ -205,16 +211,21 @@ class SharedMethod(PlainMethod):
 
     def state(self) -> State:
         """The kernels once, each task's own parts, and what the method keeps."""
-        tensors, tasks = {}, []
+        tensors: dict[str, Tensor] = {}
+        tasks = []
         if self._records:
-            kernels = flat.flatten(self._shared, self._kernel_shapes)
-            tensors = {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format]), **self._kept()}
+            tensors = {**self._kernel_tensors(), **self._kept()}
         for number, (name, record) in enumerate(self._records.items(), start=1):
-            for part, keys in self._own_shapes(record[0]).items():
+            for part, keys in self._own_shapes(number, record[0]).items():
                 tensors[f"task/{number}/{part}"] = flat.flatten(self._own[name], keys)
             tensors[f"task/{number}/probe"] = record[2]
             tasks.append(self._entry(number, name, record))
         return State(tensors, {**self._about(), "tasks": tasks})
+
+    def _kernel_tensors(self) -> dict[str, Tensor]:
+        """What is no task's own, as a file has it."""
+        kernels = flat.flatten(self._shared, self._kernel_shapes)
+        return {"shared/kernels": kernels.to(FORMATS[self.config.kernel_format])}
 
     def _load_tasks(self, meta: Fields, tensors: dict[str, Tensor]) -> None:
         tasks = check.read_tasks(meta.items("tasks"), len(self.training.graph.nodes), check.stored_bytes(tensors))
@@ -226,6 +237,6 @@ class SharedMethod(PlainMethod):
             name, prefix = entry.text("name"), f"task/{number}/"
             record = self._records[name] = self._record(entry, tensors[prefix + "probe"])
             self._own[name] = {}
-            for part, keys in self._own_shapes(record[0]).items():
+            for part, keys in self._own_shapes(number, record[0]).items():
                 self._own[name] |= flat.split(prefix + part, tensors[prefix + part], keys)
         self._load_kept(tensors, tasks)
