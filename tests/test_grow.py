@@ -18,6 +18,7 @@ from grown.methods import method
 from grown.methods.grow import Grow
 from grown.methods.grow.stage import GrowStage
 from grown.methods.grown.record import kept_kernels
+from grown.methods.grown.removal import remove
 from grown.methods.verify import verify
 from grown.train.batches import Batches
 from grown.train.loop import PlainSteps, Work, fit
@@ -196,7 +197,7 @@ def test_settings_that_are_growns_alone_are_off() -> None:
     learner = made()
     learner.learn(tasks(1)[0])
     for config in (learner.config, grown.Config.from_json(learner.state().meta["config"])):
-        assert (config.select, config.sparse, config.retrain, config.mask) == (False, False, False, "hard")
+        assert (config.select, config.sparse, config.soft_select, config.mask) == (False, False, False, "hard")
     learner.configure(Config(mask="gumbel", start="related"))
     assert (learner.config.mask, learner.config.start, learner.config.select) == ("hard", "open", False)
 
@@ -216,6 +217,21 @@ def test_a_file_goes_on_as_if_it_had_never_been_one(kernel_format: str, refit: b
     loaded.learn(tasks(3)[2])
     loaded.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_a_task_can_be_removed_and_what_it_freed_is_trained_again(tmp_path: Path) -> None:
+    learner = made(max_size=0.9)
+    for task in tasks(3):
+        learner.learn(task)
+    x = torch.randn(3, 1, 8, 8)
+    known = {name: learner.network(name)(x) for name in ("t0", "t1")}
+    freed = remove(learner, "t2").freed
+    assert freed > 0
+    report = learner.learn(make_task("t3", seed=3))
+    assert 0 < report.new_kernels["released"] <= freed
+    learner.save(tmp_path / "m")
+    assert verify(tmp_path / "m").exact == ["t0", "t1", "t3"]
+    assert all(torch.equal(grown.load(tmp_path / "m").network(name)(x), logits) for name, logits in known.items())
 
 
 def test_picked_bits_do_not_go_with_it(tmp_path: Path) -> None:

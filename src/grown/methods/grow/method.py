@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
-
-from torch import nn
 
 from grown.config import Config
 from grown.data.task import Task
 from grown.io.state import State
-from grown.methods.base import Observer, TaskReport
+from grown.methods.base import TaskReport
 from grown.methods.grow.stage import GrowStage
 from grown.methods.grown import algorithm
 from grown.methods.grown.learner import Learner
@@ -29,25 +26,7 @@ class Grow(Learner):
     stage_type: ClassVar[type[Stage]] = GrowStage
     picks: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        template: nn.Module | None,
-        config: Config | None = None,
-        *,
-        input_shape: tuple[int, ...] | None = None,
-        base_parameters: int | None = None,
-        observer: Observer | None = None,
-        keep: str | Path | None = None,
-    ) -> None:
-        self._foreseen: frozenset[str] = frozenset()
-        super().__init__(
-            template,
-            without_masks(config if config is not None else Config()),
-            input_shape=input_shape,
-            base_parameters=base_parameters,
-            observer=observer,
-            keep=keep,
-        )
+    _foreseen: frozenset[str] = frozenset()
 
     def foresee(self, tasks: Sequence[Task]) -> None:
         """Name the tasks, those learned already too."""
@@ -68,11 +47,6 @@ class Grow(Learner):
         state.tensors = {name: tensor for name, tensor in state.tensors.items() if not name.endswith("/picked")}
         return state
 
-    def load_state(self, state: State) -> None:
-        """Become what was saved."""
-        super().load_state(state)
-        self.configure(self.config)
-
     def _follow_algorithm(self, task: Task) -> TaskReport:
         """Grow and train at once; no target is asked for."""
         with algorithm.using_threads(self.config.threads):
@@ -87,7 +61,7 @@ class Grow(Learner):
 
 
 def without_masks(config: Config) -> Config:
-    """The settings without what is GROWN's alone: selective and attentive masks, released kernels, related starts."""
+    """The settings without what is GROWN's alone: selective and attentive masks, related starts."""
     return config.replace(
-        select=False, sparse=False, retrain=False, grow=True, soft_select=False, mask="hard", start="open", density=None
+        select=False, sparse=False, retrain=True, grow=True, soft_select=False, mask="hard", start="open", density=None
     )

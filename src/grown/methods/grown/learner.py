@@ -43,6 +43,7 @@ class Learner:
 
     name: ClassVar[str] = "grown"
     forgets: ClassVar[bool] = False
+    config: Config
     stage_type: ClassVar[type[Stage]] = Stage
     picks: ClassVar[bool] = True  # whether a task chooses among earlier kernels, so that its choice is in the file
     graph: Graph
@@ -62,7 +63,7 @@ class Learner:
         observer: Observer | None = None,
         keep: str | Path | None = None,
     ) -> None:
-        self.config = config if config is not None else Config()
+        self.configure(config if config is not None else Config())
         self.records: dict[str, record.Record] = {}
         self.stage: Stage | None = None
         self.observer = observer
@@ -308,7 +309,7 @@ class Learner:
         """Become what was saved."""
         meta, tensors = Fields(state.meta, "its metadata"), state.tensors
         try:
-            self.config = Config.from_json(meta.any("config"))
+            self.configure(Config.from_json(meta.any("config")))
             self._given_base = meta.whole("base_parameters", 1)
             self._adopt(*check.read_graph(meta, check.stored_bytes(tensors), self.config.width_multiple))
             self.widths = check.read_widths(meta, self.channels)
