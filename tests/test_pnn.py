@@ -288,6 +288,8 @@ def test_without_a_width_all_foreseen_columns_keep_to_max_size() -> None:
     ):
         small.learn(tasks(1)[0])
     assert small.tasks == []
+    with pytest.raises(ConfigError, match="no task is foreseen"):
+        small.foresee([])
 
 
 def test_widths_come_in_units() -> None:
@@ -336,7 +338,7 @@ def test_what_a_stranger_changed_is_refused(tensor: str, change: Tensor | None, 
         grown.load(tmp_path / "m")
 
 
-@pytest.mark.parametrize("widths", [[], [1, 2**31], [2, 3], [1, "3"], None])
+@pytest.mark.parametrize("widths", [[], [1, 0], [1, 2**31], [2, 3], [1, "3"], None])
 def test_widths_of_a_stranger_are_checked(widths: object, tmp_path: Path) -> None:
     learned(1, Deep(), recipe=Recipe(epochs=1, batch=16)).save(tmp_path / "m")
     tensors, meta = container.load(tmp_path / "m")

@@ -64,7 +64,7 @@ def widths_with_candidates(
 def largest_widths(widths_at: Callable[[float], Widths], fits: Callable[[Widths], bool]) -> Widths:
     """The widths at the largest factor that fits, by bisection."""
     low, high = 0.0, 4.0
-    while fits(widths_at(high)):
+    while high < 2**20 and fits(widths_at(high)):  # a template all of whose widths are fixed fits at any factor
         low, high = high, high * 2
     for _ in range(60):
         middle = (low + high) / 2

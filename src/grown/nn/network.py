@@ -17,7 +17,7 @@ from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Axis, Channels
 from grown.nn.initial import Initializer
 from grown.nn.layers import Head, MaskedLayer, MaskSettings, gated_lrn, widen_norm
-from grown.nn.plain import make_norm, make_plain
+from grown.nn.plain import CALLS, make_norm, make_plain
 
 
 class GrowingNetwork(nn.Module):
@@ -53,7 +53,7 @@ class GrowingNetwork(nn.Module):
                 self.layers[self._key[node.name]] = self._masked_layer(node, physical, initializer, retrain)
             elif node.op in NORMS:
                 self.layers[self._key[node.name]] = make_norm(node, channels.width(channels.output[node.name], widths))
-            elif node.op not in ("add", "cat", "mean"):
+            elif node.op not in CALLS:
                 self.layers[self._key[node.name]] = make_plain(node)
         axis = self._reads(graph.head)
         self.head = Head(

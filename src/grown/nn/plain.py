@@ -13,6 +13,7 @@ from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Channels
 from grown.nn.spelling import BUILDERS
 
+CALLS = ("add", "cat", "mean")  # what a function does, and no module
 NORM_TYPES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
 
 
@@ -39,7 +40,7 @@ def build(graph: Graph, channels: Channels, widths: Widths, classes: int) -> fx.
     for node in graph.nodes[1:]:
         inputs = [values[source] for source in node.inputs]
         values[node.name] = run_node(program, node, inputs, node.name)
-        if values[node.name].op == "call_module":
+        if node.op not in CALLS:
             with torch.device("meta"):  # nothing is drawn, here or from the process's random numbers
                 modules[node.name] = make_module(node, channels, widths, classes)
     program.output(values[graph.head.name])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from grown.methods.pnn.layout import Layout
-from grown.nn.plain import fill, make_module, run_node
+from grown.nn.plain import CALLS, fill, make_module, run_node
 
 Weights = dict[str, Tensor]
 Names = Callable[[str], tuple[str, str]]  # a node's module, and its lateral's
@@ -45,10 +45,9 @@ class _Assembly:
                 read = self.program.call_module(aside, (earlier(layout.places[node.name]),))
                 inputs = [self.program.call_function(torch.cat, ([inputs[0], read],), {"dim": 1})]
             values[node.name] = run_node(self.program, node, inputs, name)
-            if values[node.name].op == "call_module":
+            if node.op not in CALLS:
                 with torch.device("meta"):
-                    made = make_module(node, layout.channels, layout.widths, classes or 1, times)
-                self.modules[name] = made
+                    self.modules[name] = make_module(node, layout.channels, layout.widths, classes or 1, times)
         return values
 
     def earlier_columns(self, count: int) -> Activations:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from grown.data.task import Task
-from grown.errors import unknown
+from grown.errors import ConfigError, FileError, unknown
 from grown.growth.budget import scaled_widths
 from grown.io import flat
 from grown.io.fields import Fields
@@ -51,6 +51,8 @@ class PNN(SharedMethod):
 
     def foresee(self, tasks: Sequence[Task]) -> None:
         """Say how many tasks there will be, those learned already too; nothing else of them is looked at."""
+        if not tasks:
+            raise ConfigError("pnn shares its budget among all tasks, but no task is foreseen")
         self._foreseen = len(tasks)
 
     def _layout(self) -> Layout:
@@ -169,6 +171,8 @@ class PNN(SharedMethod):
         if not tasks:
             return
         widths = check.read_widths(meta, self._channels)
+        if min(widths) < 1:
+            raise FileError("a channel group of its columns has no channel")
         layout = self._columns = Layout(self.training.graph, self._channels, widths)
         for number, entry in enumerate(tasks, start=1):
             name, prefix = entry.text("name"), f"task/{number}/"
