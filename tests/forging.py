@@ -14,7 +14,10 @@ from torch import Tensor
 from grown.io import container
 
 GOLDEN = Path(__file__).parent / "golden"
-LATER = ("cpg", "packnet", "wsn", "piggyback", "ksm", "supsup", "apd", "den")  # kinds of files that came with version 2
+KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
+LATER = (
+    "cpg", "packnet", "wsn", "piggyback", "ksm", "supsup", "apd", "den", "adapter", "grow", "pnn",
+)  # kinds of files that came with version 2 # fmt: skip
 Change = Callable[[dict[str, Tensor], dict[str, Any]], None]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forging import GOLDEN, LATER, golden, put_together, take_apart
+from forging import GOLDEN, KINDS, LATER, golden, put_together, take_apart
 from grown.errors import GrownError
 from grown.io import container
 from grown.io.state import State
@@ -30,9 +30,6 @@ VALUES: list[Any] = [
     1e300, True, False, None, "", "x", "..", "grown", "scratch", "same", "conv", "relu", "add", "cat", "head", "input",
     "x" * 300, "\x00", "é", [], {}, [[]], [0], [1, 1], [3, 3], [2**31, 1], [None], {"a": 1}, ["t0", "t1"], [[[[[[]]]]]],
 ]  # fmt: skip
-
-
-KINDS = ("grown", "soft", "bf16", "scratch", "finetune", "joint")
 
 
 class Largest(TorchDispatchMode):

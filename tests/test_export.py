@@ -54,7 +54,7 @@ def check(learner: Any, task: str, path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("method", "form"),
-    [("grown", "onnx"), ("grown", "pt2"), ("scratch", "pt2"), ("finetune", "pt2"), ("joint", "onnx")],
+    [("grown", "onnx"), ("grown", "pt2"), ("scratch", "pt2"), ("finetune", "pt2"), ("joint", "onnx"), ("pnn", "onnx")],
 )
 def test_every_methods_networks(method: str, form: str, tmp_path: Path) -> None:
     learner = grown.load(GOLDEN / f"v2-{method}.safetensors")

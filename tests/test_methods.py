@@ -104,6 +104,9 @@ def test_what_forgets_is_known() -> None:
         "piggyback",
         "ksm",
         "supsup",
+        "adapter",
+        "grow",
+        "pnn",
     }
     assert {name for name, made in METHODS.items() if made.forgets} >= {
         "sequential",

@@ -46,7 +46,7 @@ def test_the_papers_protocol_is_named_wherever_it_is_shown(
     assert "Choices: honest, paper" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["grown", "scratch"])
+@pytest.mark.parametrize("name", ["grown", "scratch", "adapter", "grow", "pnn"])
 def test_kernels_kept_as_bf16_are_half_as_large_and_answer_the_same(name: str, tmp_path: Path) -> None:
     sizes = {}
     for kind in ("fp32", "bf16"):
@@ -99,7 +99,7 @@ def test_trainings_together_come_out_as_alone() -> None:
 
 def test_the_trainings_that_only_decide_are_shorter_for_every_method(tmp_path: Path) -> None:
     settings = ("refit=true", "decide=0.5", "epochs=4")
-    for method in ("grown", "scratch", "joint"):
+    for method in ("grown", "scratch", "joint", "adapter", "grow", "pnn"):
         request = Request(method=method, tasks=2, target=0.0, out=tmp_path / method, settings=settings)
         for task in run(request)[0]["tasks"]:
             assert [(stage["epochs"], stage["val"] is None) for stage in task["stages"]] == [(2, False), (4, True)]

@@ -108,7 +108,7 @@ class Interrupt(Exception):  # noqa: N818
     """Ends a run from inside."""
 
 
-@pytest.mark.parametrize("method", ["scratch", "finetune", "joint", "cpg", "packnet", "wsn"])
+@pytest.mark.parametrize("method", ["scratch", "finetune", "joint", "cpg", "packnet", "wsn", "adapter", "grow", "pnn"])
 def test_every_method_goes_on_from_an_epoch(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.0)
     request = Request(method=method, tasks=2, epochs=4, seed=1)

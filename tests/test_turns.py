@@ -75,7 +75,7 @@ def test_agreement_is_with_what_the_four_turns_say_together() -> None:
     assert float(turns.disagreement(answers.flatten(2).flatten(0, 1))) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["grown", "scratch", "finetune"])
+@pytest.mark.parametrize("name", ["grown", "scratch", "finetune", "adapter", "grow", "pnn"])
 def test_every_method_learns_with_turns_and_keeps_a_plain_head(name: str) -> None:
     method = grown.METHODS[name](grown.models.convnet(), quick(recipe=RECIPE, target=100.0, expansions=1))
     for number in range(2):

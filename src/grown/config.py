@@ -176,6 +176,13 @@ class Config:
     den_group: float = 1e-2  # group lasso on each new unit's incoming kernels; what is not above it is dropped
     den_split: float = 0.02  # a unit whose incoming kernels drifted farther is split
 
+    # how methods with a frozen past add to it; nothing of this is GROWN's
+    grow_weight: float = 1.0  # lambda of Grow, times the gap between its open channels and what the budget pays for
+    grow_beta: float = 100.0  # the slope of a filter's gate once it was in use in as many steps as a training has
+    grow_offer: float = 2.0  # candidates for so many times what the budget pays for, of which Grow chooses
+    pnn_width: float | None = None  # of a PNN column, as a share of 1x; None: so that all columns keep to max_size
+    adapter_rank: int = 1  # of each layer's update by adapter; at most what has as many numbers as the layer
+
     # how to run
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
@@ -229,6 +236,12 @@ class Config:
         _whole("den_units", self.den_units, 0)
         _within("apd_gap", self.apd_gap, 0.0, 1e9)
         _whole("importance_images", self.importance_images, 1)
+        _within("grow_weight", self.grow_weight, 0.0, 1e9)
+        _within("grow_beta", self.grow_beta, 1.0, 1e6)
+        _within("grow_offer", self.grow_offer, 1.0, 16.0)
+        if self.pnn_width is not None:
+            _within("pnn_width", self.pnn_width, 0.001, 16.0)
+        _whole("adapter_rank", self.adapter_rank, 1)
         if self.memory_bytes is not None:
             _whole("memory_bytes", self.memory_bytes, 1)
         self._check_cpg()

@@ -61,7 +61,7 @@ def make(kind: str) -> grown.Learner:
     if kind in grown.METHODS and kind != "grown":
         rival = grown.METHODS[kind](Small(), quick(**SETTINGS.get(kind, {})))
         tasks = [make_task(f"t{number}", each=4) for number in range(3)]
-        if kind == "joint":
+        if kind in ("joint", "pnn"):
             rival.foresee(tasks)
         for task in tasks[:2]:
             rival.learn(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,23 +21,23 @@ def parameters(banks: dict[str, Bank], widths: Widths) -> int:
     return sum(math.prod(bank.extent(widths)) * math.prod(bank.kernel) for bank in banks.values())
 
 
+def scaled_widths(channels: Channels, factor: float) -> Widths:
+    """The template's widths times this factor, in whole units, one at least; what touches the input stays."""
+    return tuple(
+        group.width if group.fixed else max(group.unit, int(group.width * factor / group.unit + 1e-9) * group.unit)
+        for group in channels.groups
+    )
+
+
 def widths_within(channels: Channels, banks: dict[str, Bank], limit: float) -> Widths:
     """The template scaled to the largest common factor that fits `limit` parameters."""
-
-    def scaled(factor: float) -> Widths:
-        return tuple(
-            group.width if group.fixed else max(group.unit, int(group.width * factor / group.unit + 1e-9) * group.unit)
-            for group in channels.groups
-        )
-
-    smallest = scaled(0.0)
-    least = parameters(banks, smallest)
+    least = parameters(banks, scaled_widths(channels, 0.0))
     if least > limit:
         base = parameters(banks, channels.template_widths())
         raise ConfigError(
             f"a size of {limit / base:.4g}x is below the smallest network of this template, {least / base:.4g}x"
         )
-    return _largest(scaled, lambda widths: parameters(banks, widths) <= limit)
+    return largest_widths(partial(scaled_widths, channels), lambda widths: parameters(banks, widths) <= limit)
 
 
 def widths_with_candidates(
@@ -56,14 +57,14 @@ def widths_with_candidates(
         wide = tuple(a + b for a, b in zip(counted, added, strict=True))
         return parameters(banks, wide) - parameters(banks, counted) <= room
 
-    added = _largest(extra, fits)
+    added = largest_widths(extra, fits)
     return tuple(a + b for a, b in zip(present, added, strict=True)) if any(added) else None
 
 
-def _largest(widths_at: Callable[[float], Widths], fits: Callable[[Widths], bool]) -> Widths:
+def largest_widths(widths_at: Callable[[float], Widths], fits: Callable[[Widths], bool]) -> Widths:
     """The widths at the largest factor that fits, by bisection."""
     low, high = 0.0, 4.0
-    while fits(widths_at(high)):
+    while high < 2**20 and fits(widths_at(high)):  # a template all of whose widths are fixed fits at any factor
         low, high = high, high * 2
     for _ in range(60):
         middle = (low + high) / 2

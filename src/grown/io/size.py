@@ -8,6 +8,8 @@ from grown.io.state import Size, State
 # The last word of a tensor's name says which part it belongs to; all else is "other".
 PARTS = {
     "kernels": "kernels",
+    "factors": "kernels",
+    "laterals": "kernels",
     "picked": "picked_bits",
     "soft": "picked_bits",
     "where": "picked_bits",

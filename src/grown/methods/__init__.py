@@ -8,11 +8,13 @@ from typing import Any
 from grown.errors import unknown
 from grown.io import container
 from grown.io.state import State
+from grown.methods.adapter import Adapter
 from grown.methods.apd import APD
 from grown.methods.cpg import CPG
 from grown.methods.den import DEN
 from grown.methods.ewc import EWC
 from grown.methods.finetune import Finetune
+from grown.methods.grow import Grow
 from grown.methods.grown import Learner
 from grown.methods.joint import Joint
 from grown.methods.ksm import KSM
@@ -20,6 +22,7 @@ from grown.methods.lwf import LwF
 from grown.methods.mas import MAS
 from grown.methods.packnet import PackNet
 from grown.methods.piggyback import Piggyback
+from grown.methods.pnn import PNN
 from grown.methods.replay import Replay
 from grown.methods.scratch import Scratch
 from grown.methods.sequential import Sequential
@@ -46,6 +49,9 @@ METHODS: dict[str, Any] = {
     "supsup": SupSup,
     "apd": APD,
     "den": DEN,
+    "adapter": Adapter,
+    "grow": Grow,
+    "pnn": PNN,
 }
 
 

@@ -67,8 +67,9 @@ def check_tensors(
     channels: Channels,
     banks: Mapping[str, Bank],
     widths: Widths,
+    picks: bool = True,
 ) -> None:
-    """Names, types and shapes of all tensors, and what they will take in memory."""
+    """Names, types and shapes of all tensors, and what they will take in memory; `picks`: tasks have picked bits."""
     stored = stored_bytes(tensors)
     needed = sum(n * (4 * weights + 4) for n, weights in limits.kernel_counts(graph, channels, widths))
     expected: dict[str, tuple[Any, ...]] = {}
@@ -84,19 +85,23 @@ def check_tensors(
         classes = len(task.names("classes"))
         expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, classes)
         expected[prefix + "kept"] = (torch.uint8, bits.packed_length(sum(seen)))
-        expected[prefix + "picked"] = (torch.uint8, None)
+        if picks:
+            expected[prefix + "picked"] = (torch.uint8, None)
         expected |= {prefix + part: (torch.float32, None) for part in ("own", "head", *(["soft"] * soft))}
     limits.check_memory(needed, stored)
     check_expected(tensors, expected)
 
 
-def check_plain(tensors: Mapping[str, Tensor], tasks: list[Fields]) -> None:
-    """The same where each task has a network of its own: its networks take no more memory than its file."""
+def check_plain(tensors: Mapping[str, Tensor], tasks: list[Fields], more: tuple[str, ...] = ()) -> None:
+    """The same where each task has a network of its own: its networks take no more memory than its file.
+
+    `more` are parts that are stored as kernels are.
+    """
     expected: dict[str, tuple[Any, ...]] = {}
     for number, task in enumerate(tasks, start=1):
         prefix = f"task/{task.whole('number', number, number)}/"
         expected |= {prefix + part: (torch.float32, None) for part in ("own", "head")}
-        expected[prefix + "kernels"] = (KERNEL_TYPES, None)
+        expected |= {prefix + part: (KERNEL_TYPES, None) for part in ("kernels", *more)}
         expected[prefix + "probe"] = (torch.float32, PROBE_BATCH, len(task.names("classes")))
     check_expected(tensors, expected)
 

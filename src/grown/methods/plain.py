@@ -80,7 +80,7 @@ class PlainTraining:
                 bank, module = banks[node.name], _layer(network, node.name)
                 kernels = initializer.kernels(node.name, bank.extent(widths), bank.kernel, 0)
                 module.weight.copy_(kernels.flatten(1) if node.op == "linear" else kernels)
-            _draw_head(_layer(network, self.graph.head.name), initializer)
+            draw_head(_layer(network, self.graph.head.name), initializer)
         return network
 
     def copied(self, parent: str, task: Named, seed: int) -> nn.Module:
@@ -160,6 +160,7 @@ def _layer(network: nn.Module, name: str) -> Any:
     return network.get_submodule(name)
 
 
-def _draw_head(head: Any, initializer: Initializer) -> None:
+def draw_head(head: Any, initializer: Initializer) -> None:
+    """Draw a last layer's weights, as PyTorch does."""
     spread = 1.0 / max(1, head.in_features) ** 0.5
     head.weight.uniform_(-spread, spread, generator=initializer.generator("head", 0))

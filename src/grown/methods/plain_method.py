@@ -22,7 +22,7 @@ from grown.io.state import Size, State
 from grown.methods import check
 from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
 from grown.methods.plain import PlainJob, PlainTraining
-from grown.nn import trace
+from grown.nn import limits, trace
 from grown.nn.axes import Widths
 from grown.nn.bank import FORMATS, make_banks
 from grown.nn.graph import Graph
@@ -46,6 +46,7 @@ class PlainMethod:
 
     name: ClassVar[str]
     forgets: ClassVar[bool] = False
+    layout: ClassVar[str] = "each with a network of its own"
     training: PlainTraining
     base_parameters: int
 
@@ -178,6 +179,10 @@ class PlainMethod:
     def widths_of(self, task: str) -> Widths:  # noqa: ARG002
         """How wide a task's network is."""
         return self.training.widths
+
+    def work(self, task: str) -> tuple[int, int]:
+        """For an image through a task's network: elements of the largest piece of memory, and operations."""
+        return limits.work(self.training.graph, self.training.channels, self.widths_of(task))
 
     def normalisation(self, task: str) -> Normalisation:
         """What a task's images go through before its network."""

@@ -27,6 +27,8 @@ LONGEST_PROBE = 10**12  # operations, a minute or so; VGG16 on 224 pixels needs 
 
 PARTS = {
     "kernels": "kernels",
+    "factors": "low-rank factors",
+    "laterals": "laterals",
     "owners": "owners",
     "picked": "picked bits",
     "soft": "soft values",
@@ -113,8 +115,7 @@ def _check_work(learner: Any, task: str) -> None:
     if isinstance(learner, Learner):
         largest, operations = limits.work(learner.graph, learner.channels, learner.records[task].narrow())
     else:
-        training = learner.training
-        largest, operations = limits.work(training.graph, training.channels, learner.widths_of(task))
+        largest, operations = learner.work(task)
     if 4 * PROBE_BATCH * largest > LARGEST_PROBE or PROBE_BATCH * operations > LONGEST_PROBE:
         raise FileError(f"{4 * PROBE_BATCH * largest:,} bytes and {PROBE_BATCH * operations:,} operations are too many")
 

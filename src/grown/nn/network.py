@@ -17,7 +17,7 @@ from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Axis, Channels
 from grown.nn.initial import Initializer
 from grown.nn.layers import Head, MaskedLayer, MaskSettings, gated_lrn, widen_norm
-from grown.nn.plain import make_norm, make_plain
+from grown.nn.plain import CALLS, make_norm, make_plain
 
 
 class GrowingNetwork(nn.Module):
@@ -53,7 +53,7 @@ class GrowingNetwork(nn.Module):
                 self.layers[self._key[node.name]] = self._masked_layer(node, physical, initializer, retrain)
             elif node.op in NORMS:
                 self.layers[self._key[node.name]] = make_norm(node, channels.width(channels.output[node.name], widths))
-            elif node.op not in ("add", "cat", "mean"):
+            elif node.op not in CALLS:
                 self.layers[self._key[node.name]] = make_plain(node)
         axis = self._reads(graph.head)
         self.head = Head(
@@ -134,15 +134,17 @@ class GrowingNetwork(nn.Module):
         opening = {}
         for name, scores in self.gates.items():
             group = int(name)
-            if self.settings.kind == "gumbel":
-                hard = masks.gumbel_mask(scores, self.settings.noise, self.training)
-            else:
-                hard = masks.hard_mask(scores)
-            hard = hard.repeat_interleave(self.channels.groups[group].unit)
+            hard = self._drawn(name, scores).repeat_interleave(self.channels.groups[group].unit)
             opening[group] = torch.cat([hard.new_ones(self.settled[group]), hard])
         if self.training and opening:
             self.gate_log.note()
         return opening
+
+    def _drawn(self, name: str, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """A gate (0 or 1) for each candidate of the group of this name."""
+        if self.settings.kind == "gumbel":
+            return masks.gumbel_mask(scores, self.settings.noise, self.training)
+        return masks.hard_mask(scores)
 
     def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor | None:
         if not any(group in opening for group in axis.groups):

@@ -13,6 +13,7 @@ from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Channels
 from grown.nn.spelling import BUILDERS
 
+CALLS = ("add", "cat", "mean")  # what a function does, and no module
 NORM_TYPES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
 
 
@@ -38,22 +39,27 @@ def build(graph: Graph, channels: Channels, widths: Widths, classes: int) -> fx.
     values = {graph.nodes[0].name: program.placeholder("x")}
     for node in graph.nodes[1:]:
         inputs = [values[source] for source in node.inputs]
-        if node.op == "add":
-            total = inputs[0]
-            for other in inputs[1:]:
-                total = program.call_function(operator.add, (total, other))
-            values[node.name] = total
-        elif node.op == "cat":
-            values[node.name] = program.call_function(torch.cat, (inputs,), {"dim": 1})
-        elif node.op == "mean":
-            keep: dict[str, Any] = {"keepdim": bool(node.attrs["keepdim"])}
-            values[node.name] = program.call_function(torch.mean, (inputs[0], (2, 3)), keep)
-        else:
+        values[node.name] = run_node(program, node, inputs, node.name)
+        if node.op not in CALLS:
             with torch.device("meta"):  # nothing is drawn, here or from the process's random numbers
-                modules[node.name] = _module(node, channels, widths, classes)
-            values[node.name] = program.call_module(node.name, (inputs[0],))
+                modules[node.name] = make_module(node, channels, widths, classes)
     program.output(values[graph.head.name])
     return fx.GraphModule(modules, program, class_name="TaskNetwork")
+
+
+def run_node(program: fx.Graph, node: Node, inputs: list[fx.Node], name: str) -> fx.Node:
+    """Append an operation to a program; one that needs a module calls that of this name."""
+    if node.op == "add":
+        total = inputs[0]
+        for other in inputs[1:]:
+            total = program.call_function(operator.add, (total, other))
+        return total
+    if node.op == "cat":
+        return program.call_function(torch.cat, (inputs,), {"dim": 1})
+    if node.op == "mean":
+        keep: dict[str, Any] = {"keepdim": bool(node.attrs["keepdim"])}
+        return program.call_function(torch.mean, (inputs[0], (2, 3)), keep)
+    return program.call_module(name, (inputs[0],))
 
 
 def start(network: fx.GraphModule) -> fx.GraphModule:
@@ -153,14 +159,15 @@ def divide(graph: Graph, shapes: dict[str, torch.Size]) -> dict[str, dict[str, t
     }
 
 
-def _module(node: Node, channels: Channels, widths: Widths, classes: int) -> nn.Module:
+def make_module(node: Node, channels: Channels, widths: Widths, classes: int, times: int = 1) -> nn.Module:
+    """The module of a node; a layer that mixes channels may read so many times as many."""
     attrs: dict[str, Any] = node.attrs
     if node.op in ("batch_norm", "group_norm"):
         return make_norm(node, channels.width(channels.output[node.name], widths))
     if node.op not in ("conv", "linear", "head"):
         return make_plain(node)
     reads = channels.output[node.inputs[0]]
-    inputs = channels.width(reads, widths) * (1 if node.op == "conv" else reads.repeat)
+    inputs = channels.width(reads, widths) * (1 if node.op == "conv" else reads.repeat) * times
     outputs = classes if node.op == "head" else channels.width(channels.output[node.name], widths)
     if node.op != "conv":
         return nn.Linear(inputs, outputs, bool(attrs["bias"]))

@@ -13,8 +13,6 @@ from rich.table import Table
 
 from grown.methods.cpg import CPG
 from grown.methods.grown import Learner
-from grown.methods.joint import Joint
-from grown.methods.shared import SharedMethod
 from grown.report.tables import EITHER
 
 
@@ -35,9 +33,7 @@ def print_model(console: Console, path: Path, learner: Any) -> None:
         for table in (tasks_table(learner), layers_table(learner), reuse_table(learner)):
             console.print(table)
     else:
-        one = isinstance(learner, Joint | SharedMethod | CPG)
-        how = "all in one network" if one else "each with a network of its own"
-        console.print(f"tasks, {how}: {', '.join(tasks)}", markup=False, highlight=False)
+        console.print(f"tasks, {learner.layout}: {', '.join(tasks)}", markup=False, highlight=False)
     if isinstance(learner, CPG):
         console.print(weights_table(learner))
 

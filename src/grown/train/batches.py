@@ -36,6 +36,11 @@ class Batch:
     share: Tensor | None = None
 
 
+def steps_of(part: Part, recipe: Recipe) -> int:
+    """Steps of an epoch over a part; what does not fill a batch is left for another epoch."""
+    return max(1, len(part) // min(recipe.batch, len(part)))
+
+
 class Batches:
     """Epochs over one part; the same seed and purpose give the same batches."""
 
@@ -45,7 +50,7 @@ class Batches:
         self.recipe = recipe
         self.device = torch.device(device)
         self.size = min(recipe.batch, len(part))
-        self.steps = max(1, len(part) // self.size)
+        self.steps = steps_of(part, recipe)
         self.count = len(part)
         self._seed = seeds.derive(seed, "batches", *purpose)
         self._labels = part.labels.to(self.device)

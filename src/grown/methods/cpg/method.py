@@ -39,6 +39,7 @@ class CPG(PlainMethod):
     """
 
     name: ClassVar[str] = "cpg"
+    layout: ClassVar[str] = "all in one network"
     _foreseen: int | None = None
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from grown.methods.grown.learner import Learner
-from grown.methods.grown.record import Record
-from grown.nn import axes
+from grown.methods.grown.record import Record, kept_kernels
 from grown.nn.bank import FREE, Bank
 
 
@@ -57,14 +56,9 @@ def _record_in_bank(record: Record, name: str, bank: Bank, learner: Learner) -> 
         found.append(f"{where}: it owns a kernel that it does not use")
     if int((bank.owner == record.number).sum()) != int((owner == record.number).sum()):
         found.append(f"{where}: it owns a kernel outside the channels that it sees")
-    if bool((active & ~_kept(record, bank)).any()):
+    if bool((active & ~kept_kernels(record, bank)).any()):
         found.append(f"{where}: it uses a kernel of a channel that it does not keep")
     return found
-
-
-def _kept(record: Record, bank: Bank) -> Tensor:
-    rows = axes.spread(bank.rows, record.kept)[:, None]
-    return rows & axes.spread(bank.columns, record.kept) if bank.columns else rows
 
 
 def _nobodys(learner: Learner, name: str, bank: Bank, used: Tensor) -> list[str]:

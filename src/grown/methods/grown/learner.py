@@ -40,7 +40,11 @@ class Learner:
     `keep` is a folder for the model after each task and for what `resume` goes on from if the process ends.
     """
 
+    name: ClassVar[str] = "grown"
     forgets: ClassVar[bool] = False
+    config: Config
+    stage_type: ClassVar[type[Stage]] = Stage
+    picks: ClassVar[bool] = True  # whether a task chooses among earlier kernels, so that its choice is in the file
     graph: Graph
     channels: Channels
     banks: dict[str, Bank]
@@ -58,7 +62,7 @@ class Learner:
         observer: Observer | None = None,
         keep: str | Path | None = None,
     ) -> None:
-        self.config = config if config is not None else Config()
+        self.configure(config if config is not None else Config())
         self.records: dict[str, record.Record] = {}
         self.stage: Stage | None = None
         self.observer = observer
@@ -98,14 +102,17 @@ class Learner:
     def learn(self, task: Task) -> TaskReport:
         """Learn one more task: reuse what is there, grow only if the target is missed (the paper's Algorithm 1)."""
         if self._keep is None:
-            return algorithm.learn(self, task)
+            return self._learn(task)
         journal, scope = Journal(self._keep / "resume"), f"task{self.next_number}"
         with journal.scope(scope):
-            report = algorithm.learn(self, task)
+            report = self._learn(task)
         self.keep_targets(self._keep / "resume")
         self.save(self._keep / "model.safetensors")
         journal.clear(scope)
         return report
+
+    def _learn(self, task: Task) -> TaskReport:
+        return algorithm.learn(self, task)
 
     def remember(self, task: Task) -> None:
         """Keep what a learned task's images look like to it, so that its images can be told from others'.
@@ -156,7 +163,7 @@ class Learner:
         if self._template is not None:
             self._read(task.input_shape)
         check_fits(task, self.records, self.graph.input_shape)
-        self.stage = Stage(self, task)
+        self.stage = self.stage_type(self, task)
         return self.stage
 
     def seed_widths(self) -> Widths:
@@ -262,7 +269,7 @@ class Learner:
         """Write everything to one safetensors file, atomically; returns its bytes."""
         state = self.state()
         tasks = check.read_tasks(state.meta["tasks"], len(self.graph.nodes), check.stored_bytes(state.tensors))
-        check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths)
+        check.check_tensors(state.tensors, tasks, self.graph, self.channels, self.banks, self.widths, self.picks)
         return container.save(path, state.tensors, state.meta)
 
     def state(self) -> State:
@@ -282,7 +289,7 @@ class Learner:
         return State(
             tensors,
             {
-                "method": "grown",
+                "method": self.name,
                 "config": self.config.for_file(),
                 "graph": self.graph.to_json(),
                 "gains": self.gains,
@@ -297,7 +304,7 @@ class Learner:
         """Become what was saved."""
         meta, tensors = Fields(state.meta, "its metadata"), state.tensors
         try:
-            self.config = Config.from_json(meta.any("config"))
+            self.configure(Config.from_json(meta.any("config")))
             self._given_base = meta.whole("base_parameters", 1)
             self._adopt(*check.read_graph(meta, check.stored_bytes(tensors), self.config.width_multiple))
             self.widths = check.read_widths(meta, self.channels)
@@ -305,7 +312,7 @@ class Learner:
             if not tasks:
                 raise FileError("it has no task")
             self.next_number = meta.whole("next_number", tasks[-1].whole("number") + 1, 2**31 - 1)
-            check.check_tensors(tensors, tasks, self.graph, self.channels, self.banks, self.widths)
+            check.check_tensors(tensors, tasks, self.graph, self.channels, self.banks, self.widths, self.picks)
             for name, bank in self.banks.items():
                 check.read_bank(name, bank, tensors, self.widths, self.next_number - 1)
             self.records = {}

@@ -13,7 +13,7 @@ from grown.errors import FileError
 from grown.io import arithmetic, flat
 from grown.io.fields import Fields
 from grown.methods.grown.features import Features
-from grown.nn import bits
+from grown.nn import axes, bits
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.graph import Graph
@@ -184,8 +184,11 @@ def _read_picked(
 ) -> None:
     prefix = f"task/{record.number}/"
     earlier = {node.name: _earlier(record, banks[node.name], physical) for node in graph.banked()}
-    counts = [int(flags.sum()) for flags in earlier.values()]
-    picked = torch.split(bits.unpack(tensors[prefix + "picked"], sum(counts)), counts)
+    if prefix + "picked" in tensors:
+        counts = [int(flags.sum()) for flags in earlier.values()]
+        picked = list(torch.split(bits.unpack(tensors[prefix + "picked"], sum(counts)), counts))
+    else:  # all that its channels let it use
+        picked = [kept_kernels(record, banks[name])[where] for name, where in earlier.items()]
     unread = tensors.get(prefix + "soft", torch.zeros(0))
     if record.soft is not None and len(unread) != sum(int((~part).sum()) for part in picked):
         raise FileError(f"task {record.name!r}: {len(unread)} soft values do not go with its picked bits")
@@ -202,6 +205,12 @@ def _read_picked(
             record.soft[name] = soft
             active.masked_scatter_(where, values != 0)
         record.active[name] = active
+
+
+def kept_kernels(record: Record, bank: Bank) -> Tensor:
+    """Which kernels in a task's view lie between channels that it keeps."""
+    rows = axes.spread(bank.rows, record.kept)[:, None]
+    return rows & axes.spread(bank.columns, record.kept) if bank.columns else rows
 
 
 def _check_kept(record: Record, channels: Channels) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,8 @@ class Stage:
 
     Train `network` with any loop and loss: `parameter_groups()` are what learns, `penalty()` is added to the loss.
     """
+
+    network_type: ClassVar[type[GrowingNetwork]] = GrowingNetwork
 
     def __init__(self, learner: Learner, task: Task, *, all_data: bool = False, related: Record | None = None) -> None:
         config = learner.config
@@ -83,7 +85,7 @@ class Stage:
 
     def _make_network(self, widths: Widths) -> GrowingNetwork:
         learner = self.learner
-        network = GrowingNetwork(
+        network = self.network_type(
             learner.graph,
             learner.channels,
             learner.banks,
@@ -105,7 +107,7 @@ class Stage:
     def anew_with_all_data(self, expansions: int) -> Stage:
         """The same task from its start, on all of its training images, expanded so many times from the beginning."""
         learner = self.learner
-        stage = Stage(learner, self.task, all_data=True, related=self.related)
+        stage = type(self)(learner, self.task, all_data=True, related=self.related)
         for _ in range(expansions):
             stage.expand()
         stage.name = "refit"

@@ -37,6 +37,7 @@ class Joint(PlainMethod):
     """
 
     name: ClassVar[str] = "joint"
+    layout: ClassVar[str] = "all in one network"
 
     def _adopt(self, graph: Graph, gains: dict[str, float]) -> None:
         super()._adopt(graph, gains)

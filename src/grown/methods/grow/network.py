@@ -1,0 +1,51 @@
+"""Gates by continuous sparsification: a channel is in use by chance, ever less so the longer it was in use."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grown.nn.axes import Widths
+from grown.nn.initial import Initializer
+from grown.nn.network import GrowingNetwork
+
+
+class ContinuousNetwork(GrowingNetwork):
+    """Each candidate is open with probability sigma(beta s), drawn anew in every step; in evaluation if s > 0.
+
+    beta starts at 1 and rises with each step in which the candidate was drawn, to `slope` after `span` of them: a
+    filter that is used settles, one that is not stays undecided. The counts are a part of the network's state.
+    """
+
+    slope = 1.0
+    span = 1
+
+    def used(self, name: str) -> Tensor:
+        """For each candidate of a group, in how many steps it was open."""
+        return self.get_buffer(f"used_{name}")
+
+    def openness(self, name: str) -> Tensor:
+        """sigma(beta s) of each candidate of a group."""
+        with torch.no_grad():
+            beta = self.slope ** (self.used(name) / self.span).clamp_max(1.0)
+        return torch.sigmoid(beta * self.gates[name])
+
+    def _drawn(self, name: str, scores: Tensor) -> Tensor:
+        if not self.training:
+            return (scores > 0).to(scores.dtype)
+        p = self.openness(name)
+        with torch.no_grad():
+            drawn = (torch.rand_like(p) < p).to(p.dtype)
+            self.used(name).add_(drawn)
+        return drawn + (p - p.detach())  # in this order the sum is exactly 0 or 1
+
+    @torch.no_grad()
+    def widen(self, widths: Widths, gate_start: float, initializer: Initializer, round_: int) -> None:
+        """Append candidate channels up to these widths, which were not in use yet."""
+        super().widen(widths, gate_start, initializer, round_)
+        for name, scores in self.gates.items():
+            counts = torch.zeros_like(scores)
+            if f"used_{name}" in self._buffers:
+                before = self.used(name)
+                counts[: len(before)] = before
+            self.register_buffer(f"used_{name}", counts)
