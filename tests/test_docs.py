@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import grown
+from grown.methods import METHODS
 from helpers import call
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,3 +145,12 @@ def test_generated_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (grown.Config, grown.Recipe):
         for name in kind.__dataclass_fields__:
             assert f"| `{name}` |" in made or name == "recipe"
+
+
+def test_every_method_has_a_page_that_the_site_lists() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in METHODS:
+        page = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+        assert page.startswith(f"# {name}\n")
+        assert "**What we changed.**" in page, name
+        assert f"methods/{name}.md" in listed

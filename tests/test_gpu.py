@@ -187,6 +187,17 @@ def test_memory_is_exact_on_a_gpu() -> None:
     assert all(width % 8 == 0 for width in learner.widths[1:])
 
 
+@pytest.mark.parametrize("parts", [{"sparse": False}, {"sparse": False, "select": False}, {"retrain": False}])
+def test_parts_that_are_off_learn_on_a_gpu(parts: dict[str, bool]) -> None:
+    """In half precision and beside the main stream, also where nothing masks a layer's kernels."""
+    recipe = Recipe(epochs=6, batch=16, rate=0.05)
+    config = quick(device="cuda", recipe=recipe, grow=False, start_size=0.5, seed_size=0.5, **parts)  # type: ignore[arg-type]
+    learner = grown.Learner(backbone("vgg16-bn-pool", width=0.125), config)
+    for number in range(2):
+        report = learner.learn(make_task(f"t{number}", shape=(32, 32, 3), each=32))
+        assert report.val > 60.0
+
+
 @pytest.mark.parametrize("method", ["grown", "scratch"])
 def test_a_run_goes_on_on_a_gpu(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the epoch that was kept, with losses like those of a run that nobody disturbed."""

@@ -107,7 +107,7 @@ class MaskedLayer(nn.Module):
     def effective(self, gate: Tensor | None) -> Tensor:
         """The masked kernels; `gate` closes input channels."""
         if self.scores is None and gate is None and self.all_trainable:
-            return cast(Tensor, self.weight)
+            return self._bare()
         if kernels := self._fusable():
             half = torch.is_autocast_enabled("cuda")
             dtype = torch.get_autocast_dtype("cuda") if half else torch.float32
@@ -122,6 +122,13 @@ class MaskedLayer(nn.Module):
         mask = self.mask() if gate is None else self.mask() * gate
         share = None if self.all_trainable else self.share
         return masks.masked_kernels(self.frozen, self.weight, mask, share)
+
+    def _bare(self) -> Tensor:
+        """Kernels that nothing masks; beside the main stream in the precision that the convolution has."""
+        weight = cast(Tensor, self.weight)
+        if not aside.is_on() or not torch.is_autocast_enabled("cuda"):
+            return weight
+        return aside.run(lambda: weight.to(torch.get_autocast_dtype("cuda")), None)
 
     def _fusable(self) -> Any:
         """The fused kernels, where they compute the same as the reference: hard masks, kernels laid channels-last."""
