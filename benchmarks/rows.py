@@ -43,9 +43,13 @@ class Row:
         return tuple(row for row in (self.targets, self.bytes_of) if row is not None)
 
 
+# All epochs on the part that is not held out, and nothing after that.
+WHOLE = ("--set", "refit=false", "--set", "decide=1.0", "--set", "trial=true")
 COMMON = {
     "scratch": Row(("--method", "scratch")),
-    "targets": Row(("--method", "scratch", "--label", "targets", "--set", "refit=false", "--set", "decide=1.0")),
+    "targets": Row(
+        ("--method", "scratch", "--label", "targets", *WHOLE),
+    ),
     "grown": Row(targets="scratch"),
     "equal": Row(("--method", "scratch", "--label", "equal-bytes"), bytes_of="grown"),
     "finetune": Row(("--method", "finetune")),

@@ -228,7 +228,7 @@ def test_a_file_that_claims_a_network_out_of_all_proportion_is_refused(name: str
     made, task = method(name)(template, quick()), make_task("t0", classes=2)
     made._check([task])
     network = made._begin(task).state_dict()
-    made._own["t0"] = {key: network[key] for part in made._own_shapes(task.classes).values() for key in part}
+    made._own["t0"] = {key: network[key] for part in made._own_shapes("t0", task.classes).values() for key in part}
     made._shared = {key: torch.zeros(shape) for key, shape in made._kernel_shapes.items()}
     if name == "packnet":
         made._owner = torch.zeros(made._elements, dtype=torch.int16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import miniimagenet
 import rows
 import split
 import superclass
+from grown.bench import presets
+from grown.bench.runner import Request, configure
 from grown.cli.main import app
 from grown.data import STREAMS
 from grown.methods import METHODS
@@ -87,3 +90,14 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, mon
     asked.clear()
     rows.run_all(table, arguments)  # all is there
     assert asked == []
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_every_row_is_a_run_that_can_be_configured(name: str) -> None:
+    table = TABLES[name]
+    for row in table.rows.values():
+        words = [*row.options, *table.options]
+        settings = tuple(value for option, value in itertools.pairwise(words) if option == "--set")
+        recipe = words[words.index("--recipe") + 1] if "--recipe" in words else None
+        request = Request(benchmark=table.benchmark, settings=settings, recipe=recipe)
+        configure(request, presets.benchmark(table.benchmark))
