@@ -243,6 +243,27 @@ def test_several_runs_side_by_side(folder: Path, tmp_path: Path, capsys: pytest.
             page_compare.make(page_compare.read([folder, other]))
 
 
+def test_many_settings_are_ranked_and_mapped(folder: Path, tmp_path: Path) -> None:
+    """More of them than there are marks: rows instead of a legend, those far below marked as such."""
+    folders = [
+        forge(
+            folder,
+            tmp_path / str(place),
+            label=f"setting-{place}",
+            average_accuracy=90.0 - 10 * place,
+            bytes_x=0.5 + place,
+        )
+        for place in range(plots.MANY + 1)
+    ]
+    for few in (True, False):
+        text = page_compare.make(page_compare.read(folders[: plots.MANY] if few else folders))
+        check_alone(text)
+        assert ("An arrow" in text) != few
+        drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+        assert [svg.count("setting-3") for svg in drawn[:3]] == [1, 1, 1]  # in a legend, or as a row
+        assert (">80.0<" in drawn[0]) != few  # values are written beside the marks of a ranking
+
+
 def test_the_papers_curve_stands_beside_its_benchmark(folder: Path, tmp_path: Path) -> None:
     text = page.write(forge(folder, tmp_path / "a", benchmark="cifar100-superclass")).read_text()
     for words in ("the paper's to 0.48x", "row “Ours”", "the paper's, kernels", "0.4x"):

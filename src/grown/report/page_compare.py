@@ -16,6 +16,7 @@ from grown.report.page_run import Run
 from grown.report.tables import protocol_note
 
 SAME = ("benchmark", "base_parameters")
+WRITTEN = 10  # columns of a picture in which numbers can be read
 VARIED = ("backbone", "recipe", "protocol")  # named where they differ
 
 Groups = dict[str, list[Run]]
@@ -128,10 +129,17 @@ def _tradeoff(groups: Groups) -> str:
         (name, [(run.result["bytes_x"], run.result["average_accuracy"]) for run in members])
         for name, members in groups.items()
     ]
-    words = ("everything in the file (multiples of 1x)", "average test accuracy (%)")
-    drawn = plot(plots.scatter, "tradeoff", finding, points_of, words)
+    many = len(groups) > plots.MANY
+    if many:
+        words = ("average test accuracy (%)", "everything in the file (x)")
+        drawn = plot(plots.ranking, "tradeoff", finding, points_of, words)
+    else:
+        words = ("everything in the file (multiples of 1x)", "average test accuracy (%)")
+        drawn = plot(plots.scatter, "tradeoff", finding, points_of, words)
     note = "A small mark per run, a large one for the mean."
-    return section("tradeoff", "Accuracy and size", figures(figure(text(finding), drawn, note)))
+    if many and min(means.values()) < means[best] - plots.REACH:
+        note += f" An arrow: more than {plots.REACH:g} points below the best."
+    return section("tradeoff", "Accuracy and size", figures(figure(text(finding), drawn, note, wide=many)))
 
 
 def _tasks(groups: Groups, names: list[str]) -> str:
@@ -147,7 +155,12 @@ def _tasks(groups: Groups, names: list[str]) -> str:
         hard = min(range(len(names)), key=lambda place: spreads[0][1][place][0])
         finding = f"The hardest task is {names[hard]}, {spreads[0][1][hard][0]:.1f}%"
     words = ("task", "test accuracy at the end (%)")
-    drawn = plot(plots.spreads, "tasks-plot", finding, names, spreads, words)
+    many_settings = len(groups) > plots.MANY
+    if many_settings:
+        means = [[mean for mean, _ in values] for _, values in spreads]
+        drawn = _map("tasks-plot", finding, means, (list(groups), names), ("setting", *words), ".1f")
+    else:
+        drawn = plot(plots.spreads, "tasks-plot", finding, names, spreads, words)
     rows = [
         [
             text(task),
@@ -159,13 +172,27 @@ def _tasks(groups: Groups, names: list[str]) -> str:
         for place, task in enumerate(names)
     ]
     full = table(["task", *(text(name) for name in groups)], rows, name="by-task")
-    note = "Bars: one standard deviation over seeds." if any(len(m) > 1 for m in groups.values()) else ""
+    bars = not many_settings and any(len(m) > 1 for m in groups.values())
+    note = "Bars: one standard deviation over seeds." if bars else ""
     return section(
         "by-task-section",
         "Task by task",
-        figures(figure(text(finding), drawn, note, wide=True)),
+        figures(figure(text(finding), drawn, note, wide=not many_settings)),
         folded("the numbers", full),
     )
+
+
+def _map(
+    name: str,
+    finding: str,
+    rows: list[list[float]],
+    labels: tuple[list[str], list[str]],
+    words: tuple[str, str, str],
+    form: str,
+) -> str | None:
+    """More settings than a plot has marks: a picture of the numbers, written into it where there is room."""
+    texts = [[f"{value:{form}}" for value in row] for row in rows] if len(labels[1]) <= WRITTEN else None
+    return plot(plots.heat, name, finding, rows, labels, words, texts)
 
 
 def _sizes(groups: Groups, benchmark: str) -> str:
@@ -179,8 +206,14 @@ def _sizes(groups: Groups, benchmark: str) -> str:
     budgets = {budget_of(run) for run in ours}
     budget = next(iter(budgets)) if len(budgets) == 1 else None
     paper = the_paper.row(benchmark, "grown") if ours else None
-    drawn = plot(plots.sizes, "sizes", finding, lines, budget, paper.sizes if paper else None)
-    note = "Kernels alone; means over seeds." + (f" The paper's curve: {text(paper.source)}." if paper else "")
+    note = "Kernels alone; means over seeds."
+    if len(groups) > plots.MANY:
+        names = next(iter(groups.values()))[0].names
+        words = ("setting", "after task", "size, multiples of 1x")
+        drawn = _map("sizes", finding, [list(values) for _, values in lines], (list(groups), names), words, ".2f")
+    else:
+        drawn = plot(plots.sizes, "sizes", finding, lines, budget, paper.sizes if paper else None)
+        note += f" The paper's curve: {text(paper.source)}." if paper else ""
     return section("size", "Size after each task", figures(figure(text(finding), drawn, note)))
 
 

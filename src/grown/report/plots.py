@@ -17,6 +17,8 @@ BLUE, ORANGE, GREEN, GREY = "#000004", "#000005", "#000006", "#000007"
 NAMES = {INK: "ink", SOFT: "soft", LINE: "line", BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "grey"}
 SERIES = (BLUE, ORANGE, GREEN, GREY)
 MARKERS = "osD^vPX*"
+MANY = len(MARKERS)  # lines or marks in one plot that can be told apart
+REACH = 12.0  # points below the best that a ranking shows to scale
 NAMED = 4  # of the tasks that cost most, and of those that gained most
 DASHES = ("-", "--", ":", "-.")
 
@@ -338,6 +340,42 @@ def scatter(
         _legend(figure)
 
     return draw(name, about, 3.2, paint)
+
+
+def ranking(
+    name: str, about: str, groups: Sequence[tuple[str, Sequence[tuple[float, float]]]], words: tuple[str, str]
+) -> str:
+    """More groups than marks: a row for each, the best on top, with its runs and their mean on two scales."""
+
+    def mean(place: int, points: Sequence[tuple[float, float]]) -> float:
+        return sum(point[place] for point in points) / len(points)
+
+    rows = sorted(groups, key=lambda group: -mean(1, group[1]))
+    least = max(min(y for _, points in rows for _, y in points), mean(1, rows[0][1]) - REACH)
+
+    def paint(figure: Any) -> None:
+        score, size = figure.subplots(1, 2, sharey=True)
+        for axes, place, form in ((score, 1, ".1f"), (size, 0, ".2f")):
+            for row, (label, points) in enumerate(rows):
+                colour, value = ORANGE if label.startswith("grown") else BLUE, mean(place, points)
+                shown = max(value, least) if place == 1 else value
+                runs = [point[place] for point in points if place == 0 or point[place] >= least]
+                axes.scatter(runs, [row] * len(runs), color=colour, s=12, alpha=0.5)
+                axes.scatter(shown, row, color=colour, s=34, marker="<" if shown > value else "o")
+                axes.annotate(
+                    f"{value:{form}}", (shown, row), (6, 0), textcoords="offset points", size=7, va="center"
+                )  # fmt: skip
+            axes.margins(x=0.22, y=0.03)
+            axes.grid(visible=False, axis="y")
+            axes.tick_params(axis="y", length=0)
+            axes.set_xlabel(words[1 - place])
+        score.set_yticks(range(len(rows)), [short(label, 24) for label, _ in rows])
+        score.invert_yaxis()
+        if all(x > 0 for _, points in rows for x, _ in points) and _ratio(rows) > 8:
+            size.set_xscale("log")
+            _plain_ticks(size.xaxis)
+
+    return draw(name, about, min(8.0, 0.9 + 0.21 * len(rows)), paint, width=1.4 * WIDTH)
 
 
 def spreads(
