@@ -26,6 +26,29 @@ NAMES = {
     ("scratch", "equal-bytes-small"): "Scratch at the small one's bytes",
     ("finetune", "default"): "Fine-tune, full width",
     ("joint", "default"): "all tasks at once (joint), not continual",
+    **{
+        (method, "default"): name
+        for method, name in {
+            "grow": "Grow",
+            "pnn": "PNN",
+            "den": "DEN",
+            "cpg": "CPG",
+            "apd": "APD",
+            "piggyback": "Piggyback",
+            "packnet": "PackNet",
+            "ksm": "KSM",
+            "supsup": "SupSup",
+            "wsn": "WSN",
+            "adapter": "low-rank adapters",
+            "replay": "replay",
+            "ewc": "EWC",
+            "si": "SI",
+            "mas": "MAS",
+            "lwf": "LwF",
+            "sequential": "one network, trained on and on (sequential)",
+        }.items()
+    },
+    ("cpg", "published"): "CPG, its published schedule",
     ("grown", "ablation:grow-only"): "GROWN's growth alone",
     ("grown", "ablation:+select"): "+ selective mask",
     ("grown", "ablation:+sparse"): "+ sparse growth",
@@ -120,6 +143,7 @@ def latency_table() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "digits": lambda: stream_table(RESULTS / "digits"),
+    "digits-methods": lambda: stream_table(RESULTS / "digits-methods"),
     "cifar100-superclass": lambda: stream_table(RESULTS / "cifar100-superclass", count_seeds=True),
     "cifar100-split": lambda: stream_table(RESULTS / "cifar100-split", count_seeds=True),
     "cifar100-split-best": lambda: stream_table(RESULTS / "cifar100-split-best", count_seeds=True),
