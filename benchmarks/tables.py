@@ -22,6 +22,7 @@ NAMES = {
     ("grown", "default"): "**GROWN**",
     ("grown", "small"): "**GROWN**, small",
     ("scratch", "default"): "Scratch, full width",
+    ("scratch", "twice-the-epochs"): "Scratch, full width, twice the epochs",
     ("scratch", "equal-bytes"): "Scratch at equal bytes",
     ("scratch", "equal-bytes-small"): "Scratch at the small one's bytes",
     ("finetune", "default"): "Fine-tune, full width",
