@@ -75,7 +75,7 @@ def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
             "": NAMES[key],
             "average accuracy (%)": spread([run["average_accuracy"] for run in runs], 2),
             "seeds": str(len(runs)),
-            "forgetting": f"{max(run['forgetting'] for run in runs):g}",
+            "forgetting": forgetting(max(run["forgetting"] for run in runs)),
             "tasks that grew": tasks_that_grew(runs) if key[0] == "grown" else "",
             "size": f"{spread([run['size_x'] for run in runs], 2)}x",
             "bytes": f"{spread([run['bytes_x'] for run in runs], 2)}x",
@@ -85,6 +85,11 @@ def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
             del row["seeds"]
         rows.append(row)
     return markdown(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
+def forgetting(points: float) -> str:
+    """In points; a bare 0 is exactly none."""
+    return "0" if points == 0 else f"{points:.2f}" if abs(points) >= 0.005 else f"{points:.1g}"
 
 
 def tasks_that_grew(runs: list[dict[str, Any]]) -> str:
