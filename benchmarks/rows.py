@@ -28,13 +28,15 @@ from grown.methods import METHODS, method
 from grown.nn.bank import make_banks
 from grown.nn.plain import own_shapes
 
+TARGETS = "of the table"
+
 
 @dataclass(frozen=True)
 class Row:
     """What is asked of `grown run` behind the benchmark's name, and what must be there first."""
 
     options: tuple[str, ...] = ()
-    targets: str | None = None  # the row whose held-out accuracies are this one's, seed by seed; any: the table's
+    targets: str | None = None  # the row whose held-out accuracies are its targets, seed by seed; TARGETS: the table's
     bytes_of: str | None = None  # the row whose mean bytes say how wide these networks are
 
     @property
@@ -50,7 +52,7 @@ COMMON = {
     "targets": Row(
         ("--method", "scratch", "--label", "targets", *WHOLE),
     ),
-    "grown": Row(targets="scratch"),
+    "grown": Row(targets=TARGETS),
     "equal": Row(("--method", "scratch", "--label", "equal-bytes"), bytes_of="grown"),
     "finetune": Row(("--method", "finetune")),
     "joint": Row(("--method", "joint")),
@@ -74,9 +76,11 @@ class Table:
     def rows(self) -> dict[str, Row]:
         """By name; a method that is in no other row has one of its own."""
         named = {**COMMON, **dict(self.more)}
-        others = {name: Row(("--method", name), targets="scratch") for name in METHODS if name not in named}
+        others = {name: Row(("--method", name), targets=TARGETS) for name in METHODS if name not in named}
         found = {**named, **others}
-        return {name: row if row.targets is None else replace(row, targets=self.targets) for name, row in found.items()}
+        return {
+            name: replace(row, targets=self.targets) if row.targets == TARGETS else row for name, row in found.items()
+        }
 
     def path_of(self, row: str, seed: int) -> Path:
         """Where a row's result is committed."""

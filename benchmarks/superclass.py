@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from grown.bench.ablation import STEPS
 from grown.bench.presets import BENCHMARKS, RECIPES
-from rows import Row, Table, main
+from rows import TARGETS, WHOLE, Row, Table, main
 
 SMALL = ("--label", "small", "--set", "seed_size=0.11", "--set", "start_size=0.11", "--set", "grow=false")
 # What Scratch gains from time: GROWN starts from what was learned before, so equal epochs are not equal chances.
 EPOCHS = 2 * RECIPES[BENCHMARKS["cifar100-superclass"].recipe].epochs
 LONGER = ("--method", "scratch", "--label", "twice-the-epochs", "--epochs", str(EPOCHS))
+# Each at its own published schedule, to compare their times: the paper says that DEN and CPG take ten times GROWN's.
+PUBLISHED = ("--label", "published", "--recipe", "paper", *WHOLE, "--set", "margin=0", "--set", "width_multiple=1")
+CPG = ("--method", "cpg", *PUBLISHED, "--set", "max_size=0.657")
 
 
 def _ablation(label: str) -> Row:
-    return Row(
-        ("--label", label, *(word for setting in STEPS[label] for word in ("--set", setting))), targets="scratch"
-    )
+    return Row(("--label", label, *(word for setting in STEPS[label] for word in ("--set", setting))), targets=TARGETS)
 
 
 TABLE = Table(
@@ -28,8 +29,12 @@ TABLE = Table(
     classes=5,
     shape=(3, 32, 32),
     more=(
-        ("small", Row(SMALL, targets="scratch")),
+        ("small", Row(SMALL, targets=TARGETS)),
         ("longer", Row(LONGER)),
+        ("targets-published", Row(("--method", "scratch", *PUBLISHED))),
+        ("grown-published", Row(PUBLISHED, targets="targets-published")),
+        ("den-published", Row(("--method", "den", *PUBLISHED), targets="targets-published")),
+        ("cpg-published", Row(CPG, targets="targets-published")),
         ("equal-small", Row(("--method", "scratch", "--label", "equal-bytes-small"), bytes_of="small")),
         *((f"ablation-{on}", _ablation(label)) for on, label in enumerate(STEPS)),
     ),

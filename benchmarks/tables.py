@@ -49,7 +49,6 @@ NAMES = {
             "sequential": "one network, trained on and on (sequential)",
         }.items()
     },
-    ("cpg", "published"): "CPG, its published schedule",
     ("grown", "ablation:grow-only"): "GROWN's growth alone",
     ("grown", "ablation:+select"): "+ selective mask",
     ("grown", "ablation:+sparse"): "+ sparse growth",
