@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
+import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import grown
 from grown.errors import ConfigError, FileError, TaskError
-from grown.io import container
+from grown.io import container, header
 from grown.methods.base import probe
 from helpers import Branchy, make_task, quick, shake
 
@@ -135,8 +138,6 @@ def test_damage_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     elif damage == "text":
         path.write_text("hello")
     elif damage == "foreign":
-        import safetensors.torch
-
         safetensors.torch.save_file({"a": torch.zeros(2)}, path)
     else:
         state = learner.state()
@@ -182,3 +183,34 @@ def test_misuse_is_said_in_one_line(tmp_path: Path) -> None:
         grown.Learner(Branchy(), quick(), input_shape=(1, 8, 8)).save(tmp_path / "m.safetensors")
     with pytest.raises(FileError, match="no such file"):
         grown.load(tmp_path / "absent")
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=8),
+        st.tuples(st.sampled_from(sorted(header.TYPES)), st.lists(st.integers(0, 3), max_size=3)),
+        max_size=6,
+    ),
+    st.text(max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_header_is_what_the_safetensors_library_writes(about: dict[str, tuple[str, list[int]]], text: str) -> None:
+    about.pop(header.METADATA, None)
+    text = text.encode("utf-8", "ignore").decode()
+    tensors = {name: torch.zeros(shape, dtype=header.TYPES[kind]) for name, (kind, shape) in about.items()}
+    whole = safetensors.torch.save(tensors, metadata={"key": text})
+    start, names = header.make(tensors, {"key": text})
+    assert whole[: len(start)] == start
+    assert sorted(names) == sorted(tensors)
+    assert len(whole) == len(start) + sum(tensor.nbytes for tensor in tensors.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_is_not_finite_is_found_and_what_is_large_is_not(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    for values in ([largest, largest, 1.0], [-largest, -largest], [0.0], []):
+        assert container._not_finite({"a": torch.tensor(values, dtype=dtype)}) == ()
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        assert container._not_finite({"a": torch.tensor([1.0, bad, largest], dtype=dtype)}) == ("a",)
+    mixed = torch.tensor([float("inf"), -float("inf")], dtype=dtype)
+    assert container._not_finite({"a": torch.ones(2, dtype=dtype), "b": mixed}) == ("b",)

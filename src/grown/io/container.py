@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import safetensors.torch
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -40,10 +40,21 @@ class Content:
 
 def dump(tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind = MODEL) -> bytes:
     """The file's bytes; equal content gives equal bytes."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    start, names = _start(tensors, meta, kind)
+    return b"".join([start, *(_bytes_of(tensors[name].cpu()) for name in names)])
+
+
+def length(tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind = MODEL) -> int:
+    """How many bytes the file has, without making it."""
+    start, _ = _start(tensors, meta, kind)
+    return len(start) + sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _start(tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind) -> tuple[bytes, list[str]]:
+    """The header, and the order in which the tensors follow."""
     digests = {name: _known_digest(tensor) for name, tensor in sorted(tensors.items())}
     full = {"format": kind.name, "version": kind.version, **meta, "digests": digests}
-    return safetensors.torch.save(plain, metadata={KEY: strict_json.write({**full, SEAL: _seal(full)})})
+    return header.make(tensors, {KEY: strict_json.write({**full, SEAL: _seal(full)})})
 
 
 _KNOWN = WeakTensorKeyDictionary()  # tensor -> how often it was written to, and its digest by then
@@ -62,8 +73,13 @@ def _known_digest(tensor: Tensor) -> str:
 def digest(tensor: Tensor) -> str:
     """SHA-256 of a tensor's type, shape and bytes."""
     data = hashlib.sha256(f"{tensor.dtype}{list(tensor.shape)}".encode())
-    data.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    data.update(_bytes_of(tensor))
     return data.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    found: memoryview = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data
+    return found
 
 
 def save(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, Any], kind: Kind = MODEL) -> int:
@@ -169,8 +185,9 @@ def _seal(meta: dict[str, Any]) -> str:
 
 
 def _not_finite(tensors: dict[str, Tensor]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
-    )
+    return tuple(name for name, tensor in tensors.items() if tensor.is_floating_point() and not _is_finite(tensor))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all values are. A sum that is finite shows it at once; one that is not may only be too large."""
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())

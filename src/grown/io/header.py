@@ -1,13 +1,16 @@
-"""A safetensors header, read strictly: every name, type, shape and place is checked before a tensor is made."""
+"""A safetensors header, written, and read strictly: all of it is checked before a tensor is made."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grown.errors import FileError
 from grown.io import strict_json
@@ -32,6 +35,11 @@ TYPES: dict[str, torch.dtype] = {
 }
 
 
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+# The order in which the safetensors library writes tensors: large elements first, which keeps all aligned.
+ORDER = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
+
+
 @dataclass(frozen=True)
 class Entry:
     """Where one tensor lies; places count from the end of the header."""
@@ -50,6 +58,24 @@ class Header:
     metadata: dict[str, str]
     entries: tuple[Entry, ...]  # in the order in which they lie
     length: int  # where the tensors begin
+
+
+def make(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, list[str]]:
+    """What stands in front of these tensors, and their names in the order in which they follow.
+
+    Byte for byte what the safetensors library writes.
+    """
+    names = sorted(tensors, key=lambda name: (ORDER.index(NAMES[tensors[name].dtype]), name))
+    found: dict[str, Any] = {METADATA: metadata}
+    place = 0
+    for name in names:
+        tensor = tensors[name]
+        end = place + tensor.numel() * tensor.element_size()
+        found[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % PREFIX)
+    return len(text).to_bytes(PREFIX, "little") + text, names
 
 
 def header_length(start: bytes, size: int) -> int:

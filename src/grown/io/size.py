@@ -1,4 +1,4 @@
-"""Bytes and parameters by part, read off the very bytes that a save writes."""
+"""Bytes and parameters by part, as a save writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measure(state: State, base_parameters: int) -> Size:
         part = PARTS.get(name.rsplit("/", 1)[-1], "other")
         numbers[part] += tensor.numel() * tensor.element_size()
         parameters[part] += tensor.numel() if tensor.is_floating_point() else 0
-    total = len(container.dump(state.tensors, state.meta))
+    total = container.length(state.tensors, state.meta)
     numbers["other"] += total - sum(numbers.values())  # the header, with its names, shapes and digests
     numbers["total"] = total
     parameters["total"] = sum(parameters.values())
