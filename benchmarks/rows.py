@@ -2,9 +2,9 @@
 
 Targets come first: the held-out accuracies of Scratch, or where a benchmark trains on all data in the end, of a Scratch
 that took all epochs on the part that is not held out. Scratch at equal bytes comes after GROWN, as wide as its bytes
-allow. Every method that is registered is a row of its name. Run with `--jobs 1` and nothing else on
-the GPU for seconds that mean something; several jobs share the GPU best under NVIDIA's MPS. A row that is done is not
-run again; one that was cut off is resumed.
+allow. Every method that is registered is a row of its name. Run with `--jobs 1` and nothing else on the GPU for seconds
+that mean something; several jobs share the GPU best under NVIDIA's MPS. A row that is done is not run again; one that
+was cut off is resumed.
 """
 
 from __future__ import annotations

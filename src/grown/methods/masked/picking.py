@@ -46,11 +46,9 @@ class PickingMethod(MaskedMethod):
 
     def _begin(self, task: Task) -> nn.Module:
         """A backbone's norms and biases are where every later task begins, whatever was learned between."""
-        network = super()._begin(task)
         if self.backbone and self._own:
-            head, own = f"{self.training.graph.head.name}.", next(iter(self._own.values()))
-            network.load_state_dict({k: v for k, v in own.items() if not k.startswith(head)}, strict=False)
-        return network
+            return self._copied(task, next(iter(self._own)))
+        return super()._begin(task)
 
     def _guard(self, training: Training) -> Guard:
         """Kernels that do not train, each layer's behind a mask."""
