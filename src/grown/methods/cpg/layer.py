@@ -33,9 +33,7 @@ class ElementLayer(MaskedLayer):
         return aside.run(lambda: self._as_read(weight), None) if aside.is_on() else self._as_read(weight)
 
     def _as_read(self, weight: Tensor) -> Tensor:
-        """In the operation's shape, and in the step's precision also where no mask makes it so."""
-        if weight.is_cuda and torch.is_autocast_enabled("cuda"):
-            weight = weight.to(torch.get_autocast_dtype("cuda"))
+        """In the operation's shape."""
         return unflat(weight.squeeze(2), self._shape) if len(self._shape) == 4 else weight
 
     @torch.no_grad()

@@ -28,7 +28,7 @@ from grown.nn import bits
 from grown.nn.axes import Widths
 from grown.nn.graph import Graph
 from grown.nn.groups import find_channels
-from grown.nn.plain import build, fill, own_shapes
+from grown.nn.plain import build, fill, own_shapes, simplest
 
 
 class CPG(PlainMethod):
@@ -178,7 +178,7 @@ class CPG(PlainMethod):
             weight = values * used
             weights[f"{name}.weight"] = weight.flatten(1) if graph[name].op == "linear" else weight
         plain = build(graph, self.training.channels, kept.widths, len(self._records[task][0]))
-        return fill(plain, {**kept.rest, **weights})
+        return simplest(fill(plain, {**kept.rest, **weights}))
 
     def used(self, task: str) -> dict[str, tuple[Tensor, Tensor]]:
         """By layer, the weights that a task sees and which of them it uses: its own, and those that it picked."""
