@@ -332,7 +332,7 @@ def test_the_pages_commands_are_the_published_schedule() -> None:
         )
         config = configure(request, benchmark("cifar100-superclass"))
         assert (config.recipe.epochs, config.recipe.rate, config.recipe.schedule) == (100, 0.01, "steps")
-        assert (config.target, config.margin, config.refit, config.deciding) == ("best", 0, False, config.recipe)
+        assert (config.target, config.margin, config.refit, config.decide) == ("best", 0, False, 1.0)
         with torch.device("meta"):
             elements = elements_of(backbone(options["--backbone"]), (3, 32, 32))
         template = elements.channels.template_widths()

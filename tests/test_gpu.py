@@ -232,5 +232,6 @@ def test_zoomed_and_recoloured_images_are_those_of_the_cpu() -> None:
         batches = Batches(task.train, measure(task.train), recipe, device, 0)
         batches.begin(1)
         found.append(batches.whole().x.cpu())
-        assert torch.equal(found[-1], torch.cat([batches.at(step).x for step in range(batches.steps)]).cpu())
-    assert float((found[0] - found[1]).abs().max()) < 1e-2
+        one_by_one = torch.cat([batches.at(step).x for step in range(batches.steps)]).cpu()
+        torch.testing.assert_close(found[-1], one_by_one, atol=1e-3, rtol=0)  # a GPU sums in another order
+    torch.testing.assert_close(found[0], found[1], atol=1e-2, rtol=0)

@@ -81,3 +81,27 @@ def test_every_method_learns_with_turns_and_keeps_a_plain_head(name: str) -> Non
     for number in range(2):
         report = method.learn(make_task(f"t{number}", classes=4))
         assert method.network(report.name)(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("name", sorted(set(grown.METHODS) - {"joint"}))
+def test_the_first_tasks_get_more_epochs_and_turns_by_any_method(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Recipe] = []
+    begun = Batches.__init__
+
+    def note(self: Batches, part: Part, normalise: Normalisation, recipe: Recipe, *more: object) -> None:
+        seen.append(recipe)
+        begun(self, part, normalise, recipe, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Batches, "__init__", note)
+    settings = quick(recipe=Recipe(epochs=4, batch=8), early=1, early_epochs=2.0, early_turns=True, target=0.0)
+    method = grown.METHODS[name](grown.models.convnet(width=0.25), settings)
+    for number, (epochs, turned) in enumerate([(8, True), (4, False)]):
+        seen.clear()
+        method.learn(make_task(f"t{number}", classes=2))
+        assert max(recipe.epochs for recipe in seen) == epochs
+        assert all(recipe.turns == turned for recipe in seen)
+
+
+def test_a_run_that_decides_on_a_part_of_the_epochs_does_so_for_early_tasks_too() -> None:
+    config = quick(recipe=Recipe(epochs=10), early=2, early_epochs=3.0, refit=True, decide=0.5)
+    assert [config.deciding(config.recipe_of(number)).epochs for number in (1, 2, 3)] == [15, 15, 5]

@@ -122,6 +122,11 @@ class Config:
     refit: bool = False  # once it is decided whether to grow, train anew on the whole training set
     decide: float = 1.0  # with refit: the share of the epochs that trainings on a part of the data take, any method's
 
+    # what the first tasks get more of, by any method, since later ones may use what they leave
+    early: int = 0  # how many tasks these are
+    early_epochs: float = 1.0  # how many times the recipe's epochs they train
+    early_turns: bool = False  # whether they train on rotation labels, whatever the recipe says
+
     # how methods that share one network keep what they know; nothing of this is GROWN's
     ewc_strength: float = 1000.0  # lambda of EWC, on half the Fisher-weighted squared distance
     si_strength: float = 100.0  # c of SI
@@ -191,7 +196,7 @@ class Config:
     lanes: int = 8  # independent trainings that share a GPU at a time
 
     def __post_init__(self) -> None:
-        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit", "trial"):
+        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit", "trial", "early_turns"):
             _flag(name, getattr(self, name))
         _above("seed_size", self.seed_size, 0.0)
         _above("task_size", self.task_size, 0.0)
@@ -209,6 +214,8 @@ class Config:
         _whole("expansions", self.expansions, 0)
         _whole("width_multiple", self.width_multiple, 1)
         _choice("start", self.start, ("open", "related"))
+        _whole("early", self.early, 0)
+        _within("early_epochs", self.early_epochs, 0.01, 100.0)
         _choice("growth", self.growth, ("slim", "open"))
         _choice("protocol", self.protocol, ("honest", "paper"))
         if self.protocol == "paper" and self.refit:
@@ -281,11 +288,18 @@ class Config:
         if self.cpg_tasks is not None:
             _whole("cpg_tasks", self.cpg_tasks, 1)
 
-    @property
-    def deciding(self) -> Recipe:
-        """The recipe of trainings that are only scored on held-out images: shorter, where all data follows."""
-        epochs = max(1, round(self.decide * self.recipe.epochs))
-        return self.recipe if self.decide == 1.0 else dataclasses.replace(self.recipe, epochs=epochs)
+    def recipe_of(self, number: int) -> Recipe:
+        """The recipe of the task of this number, counted from 1: the first ones may get more."""
+        recipe = self.recipe
+        if number > self.early:
+            return recipe
+        epochs = max(1, round(self.early_epochs * recipe.epochs))
+        return dataclasses.replace(recipe, epochs=epochs, turns=recipe.turns or self.early_turns)
+
+    def deciding(self, recipe: Recipe) -> Recipe:
+        """The same for trainings that are only scored on held-out images: shorter, where all data follows."""
+        epochs = max(1, round(self.decide * recipe.epochs))
+        return recipe if self.decide == 1.0 else dataclasses.replace(recipe, epochs=epochs)
 
     def replace(self, **changes: Any) -> Config:
         """A copy with these settings changed."""

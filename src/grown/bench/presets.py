@@ -10,7 +10,7 @@ from grown.errors import unknown
 
 FAST = Recipe(
     name="fast",
-    epochs=80,
+    epochs=60,
     batch=64,
     rate=0.05,
     weight_decay=5e-4,
@@ -21,8 +21,7 @@ FAST = Recipe(
     flip=True,
     cutout=12,
     policy="trivial",
-    reach=0.5,
-    watch=40,
+    watch=30,
 )
 RECIPES: dict[str, Recipe] = {
     # `grown run`: hundreds of 8x8 images a task, seconds on one core.
@@ -69,9 +68,9 @@ RECIPES: dict[str, Recipe] = {
         policy="trivial",
         watch=25,
     ),
-    "mini": replace(FAST, name="mini", crop=0, zoom=0.35, cutout=0, colour=0.4),
+    "mini": replace(FAST, name="mini", crop=0, zoom=0.35, cutout=0, colour=0.4, reach=0.5),
     "fast": FAST,
-    "best": replace(FAST, name="best", epochs=240, reach=1.0, watch=80),
+    "best": replace(FAST, name="best", epochs=240, watch=80),
 }
 
 
@@ -101,11 +100,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         about="embedded 8x8 handwritten digits in seven tasks, upright, turned and shuffled",
     ),
     "cifar100-superclass": Benchmark(
-        backbone="vgg16-bn-pool",
+        backbone="resnet9",
         recipe="fast",
         config=Config(
-            seed_size=0.11,  # half of the width
-            start_size=0.11,
+            seed_size=0.1955,  # all of its width
+            start_size=0.1955,
             task_size=0.04,
             step_size=0.04,
             max_size=0.5,
@@ -116,6 +115,9 @@ BENCHMARKS: dict[str, Benchmark] = {
             refit=True,
             decide=0.25,
             start="related",
+            early=1,
+            early_epochs=4.0,
+            early_turns=True,
             score_start=0.02,
             width_multiple=8,
             growth="open",

@@ -138,12 +138,14 @@ class PlainMethod:
         """Train these tasks' networks, side by side: on a part of the data for their scores, then on all of it."""
         began = time.perf_counter()
         config, jobs = self.config, []
+        numbers = {name: number for number, name in enumerate(self._records, start=1)}
         for task in tasks:
+            recipe = config.recipe_of(numbers.setdefault(task.name, len(numbers) + 1))
             part, held_out = parts_of(task, config)
             parent = self.parent(task.name)
-            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding, parent))
+            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding(recipe), parent))
             if config.refit:
-                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), config.recipe, parent))
+                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), recipe, parent))
         results = self.training.train_together(jobs)
         share = (time.perf_counter() - began) / sum(job.recipe.epochs for job in jobs)  # seconds an epoch
         each = len(jobs) // len(tasks)

@@ -77,7 +77,7 @@ class Batches:
         """Draw what this epoch does; epochs count from 1."""
         drawn = self._draw(epoch)
         if self.device.type == "cuda":  # from pinned memory a copy does not wait for what the device is doing
-            drawn = {name: values.pin_memory() for name, values in drawn.items()}
+            drawn = {name: values.contiguous().pin_memory() for name, values in drawn.items()}
         self._plan = {name: values.to(self.device, non_blocking=True) for name, values in drawn.items()}
 
     def _draw(self, epoch: int) -> dict[str, Tensor]:

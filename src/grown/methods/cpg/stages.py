@@ -66,19 +66,24 @@ class Stages:
     def __init__(self, method: CPG, task: Task) -> None:
         self.method = method
         self.config = method.config
+        self.recipe = self.config.recipe_of(len(method.records) + 1)
         part, held_out = parts_of(task, self.config)
         self.opened = Opened(task, part, held_out, measure(part))
         self.reports: list[StageReport] = []
 
+    @property
+    def _deciding(self) -> Recipe:
+        return self.config.deciding(self.recipe)
+
     def pick(self, draft: Draft, number: int) -> Settled:
         """Pick from earlier tasks' weights while all free ones train."""
-        recipe = dataclasses.replace(self.config.deciding, score_rate=self.config.cpg_pick_rate)
+        recipe = dataclasses.replace(self._deciding, score_rate=self.config.cpg_pick_rate)
         return self._train(Plan("pick", number, recipe, picking=True, score_schedule="picks"), draft)
 
     def prune(self, draft: Draft, counts: dict[str, int], before: float, level: float) -> Settled:
         """Prune the task's own weights (so many they were by layer) from one share to the next; the picks stay."""
         config = self.config
-        recipe = schedule.part_of(config.deciding, config.cpg_prune_epochs, config.cpg_prune_rate)
+        recipe = schedule.part_of(self._deciding, config.cpg_prune_epochs, config.cpg_prune_rate)
         rising = max(1, round(config.cpg_prune_ramp * recipe.epochs))
 
         def prepare(network: nn.Module, epoch: int) -> None:
@@ -92,7 +97,7 @@ class Stages:
     def retrain(self, draft: Draft) -> Settled:
         """Pick anew among all earlier weights and train what was not pruned; the best epoch counts."""
         config = self.config
-        recipe = schedule.part_of(config.deciding, config.cpg_retrain_epochs, config.cpg_prune_rate)
+        recipe = schedule.part_of(self._deciding, config.cpg_retrain_epochs, config.cpg_prune_rate)
         recipe = dataclasses.replace(recipe, score_rate=config.cpg_repick_rate)
         return self._train(Plan("retrain", 0, recipe, picking=True, keep_best=True), draft)
 
@@ -100,7 +105,7 @@ class Stages:
         """All is decided: pick and train the weights that are left on all data, by the whole recipe."""
         config, task = self.config, self.opened.task
         self.opened = dataclasses.replace(self.opened, fit=task.train, normalise=measure(task.train))
-        recipe = dataclasses.replace(config.recipe, score_rate=config.cpg_pick_rate)
+        recipe = dataclasses.replace(self.recipe, score_rate=config.cpg_pick_rate)
         return self._train(Plan("refit", 0, recipe, picking=True, score_schedule="picks"), draft)
 
     def training_accuracy(self, settled: Settled) -> float:

@@ -99,8 +99,9 @@ class Joint(PlainMethod):
 
     def _plan(self) -> list[tuple[str, int]]:
         """The trainings, by name and epochs: on a part of the data for the tasks' scores, then on all of it."""
-        plan = [("train", self.config.deciding.epochs)]
-        return [*plan, ("refit", self.config.recipe.epochs)] if self.config.refit else plan
+        config = self.config
+        plan = [("train", config.deciding(config.recipe).epochs)]
+        return [*plan, ("refit", config.recipe.epochs)] if config.refit else plan
 
     def _train_all(self, asked: str) -> list[tuple[str, int]]:
         """Train every foreseen task, and score each on its own held-out images."""
@@ -108,7 +109,7 @@ class Joint(PlainMethod):
         self.training.observer = lambda event: self._emit({**event, "task": asked, "stage": self.name})
         parts, held_out = zip(*(parts_of(task, config) for task in union.tasks), strict=True)
         held = union.join(held_out)
-        jobs = [_job(union, union.join(parts), held, config.deciding)]
+        jobs = [_job(union, union.join(parts), held, config.deciding(config.recipe))]
         if config.refit:
             jobs.append(_job(union, union.join([task.train for task in union.tasks]), held, config.recipe))
         trained = [result.network.state_dict() for result in self.training.train_together(jobs)]

@@ -142,7 +142,8 @@ class SharedMethod(PlainMethod):
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
         part, held_out = parts_of(task, config)
-        asked = [(part, config.deciding), *([(task.train, config.recipe)] if config.refit else [])]
+        whole = config.recipe_of(len(self._records) + 1)
+        asked = [(part, config.deciding(whole)), *([(task.train, whole)] if config.refit else [])]
         trainings = []
         for images, recipe in asked:
             normalise = measure(images)
