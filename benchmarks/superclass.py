@@ -16,7 +16,19 @@ TURNS = ("--set", "turns=true")
 QUICK = ("--backbone", "vgg16-bn-pool", "--width", "0.5", "--epochs", "80", "--set", "reach=0.5")
 LONGER = ("--method", "scratch", "--label", "twice-the-epochs", "--epochs", str(EPOCHS))
 # Each at its own published schedule, to compare their times: the paper says that DEN and CPG take ten times GROWN's.
-PUBLISHED = ("--label", "published", "--recipe", "paper", *WHOLE, "--set", "margin=0", "--set", "width_multiple=1", "--set", "early=0")
+PUBLISHED = (
+    "--label",
+    "published",
+    "--recipe",
+    "paper",
+    *WHOLE,
+    "--set",
+    "margin=0",
+    "--set",
+    "width_multiple=1",
+    "--set",
+    "early=0",
+)
 CPG = ("--method", "cpg", *PUBLISHED, "--set", "max_size=0.657")
 
 

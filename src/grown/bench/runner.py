@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,14 @@ def _base(make: Any, name: str, shape: tuple[int, ...], request: Request, config
     return int(reference.base_parameters)
 
 
+def _networks(saved: Any, tasks: list[data.Task], device: str) -> Iterator[nn.Module]:
+    """Tasks' networks on the device, one at a time."""
+    names = [task.name for task in tasks]
+    if (networks := getattr(saved, "networks", None)) is not None:
+        return iter(networks(names, device))
+    return (saved.network(name).to(device) for name in names)
+
+
 def _scope(number: int) -> str:
     return f"task{number}"
 
@@ -368,8 +377,8 @@ def _learn_all(
         saved = load(where / resuming.NEXT_MODEL)
         progress.matrix.append(
             [
-                evaluate(saved.network(old.name).to(device), old.test, saved.normalisation(old.name), device).accuracy
-                for old in tasks[:number]
+                evaluate(network, old.test, saved.normalisation(old.name), device).accuracy
+                for old, network in zip(tasks[:number], _networks(saved, tasks[:number], device), strict=True)
             ]
         )
         test = progress.matrix[-1][-1]

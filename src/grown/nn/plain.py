@@ -74,9 +74,9 @@ def start(network: fx.GraphModule) -> fx.GraphModule:
     return network
 
 
-def fill(network: fx.GraphModule, state: dict[str, Tensor]) -> fx.GraphModule:
+def fill(network: fx.GraphModule, state: dict[str, Tensor], device: str = "cpu") -> fx.GraphModule:
     """Load weights into freshly allocated memory, and set the network to evaluation."""
-    network.to_empty(device="cpu")
+    network.to_empty(device=device)
     for key, value in network.state_dict().items():
         if key.endswith("num_batches_tracked"):
             value.zero_()

@@ -120,7 +120,7 @@ def _some(part: Part, classes: int) -> Part:
 
 def _seen(learner: Learner, task: str, part: Part) -> Tensor:
     device, normalise = learner.config.device, learner.normalisation(task)
-    network, head = learner.extract(task).to(device), learner.graph.head.name
+    (network,), head = learner.networks([task], device), learner.graph.head.name
     chunks = part.chunks(EVALUATION_BATCH)
     return torch.cat([features.seen_by_head(network, head, normalise(x.to(device)))[0].cpu() for x in chunks])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -202,6 +202,13 @@ class Learner:
     def network(self, task: str) -> nn.Module:
         """The same as `extract`, by the name that every method has."""
         return self.extract(task)
+
+    def networks(self, tasks: Sequence[str], device: str) -> Iterator[nn.Module]:
+        """These tasks' networks one after another, each put together on the device: the same bits, in less time."""
+        kernels = {name: bank.kernels.to(device) for name, bank in self.banks.items()}
+        for task in tasks:
+            mine = self._record(task)
+            yield record.extract(mine, self.graph, self.channels, self.banks, self.widths, kernels, device)
 
     def normalisation(self, task: str) -> Normalisation:
         """What a task's images go through before its network."""

@@ -42,6 +42,7 @@ class Record:
     new_kernels: dict[str, int]
     arithmetic: str | None = field(default_factory=arithmetic.here)  # of its probe; None in a file of version 1
     features: Features | None = None  # what its images look like to it, to know them again
+    packed: Tensor | None = field(default=None, repr=False)  # its picked bits as the file has them, once they were made
 
     def narrow(self) -> Widths:
         """The widths of its network."""
@@ -65,17 +66,29 @@ def narrow_kernels(
     positions = [flags.nonzero().flatten() for flags in kept]
     here = bank.at(widths, positions)
     there = here if physical is None else bank.at(physical, positions)
-    narrow = kernels[there[0][:, None], there[1]]
-    on = active[here[0][:, None], here[1]]
+    device = kernels.device
+    narrow = kernels[there[0][:, None].to(device), there[1].to(device)]
+    on = active[here[0][:, None], here[1]].to(device)
     shape = (*on.shape, *([1] * len(bank.kernel)))
     if soft is not None:
-        narrow = narrow * soft[here[0][:, None], here[1]].view(shape)
+        narrow = narrow * soft[here[0][:, None], here[1]].to(device).view(shape)
     narrow = narrow.masked_fill_(~on.view(shape), 0.0)
     return narrow.flatten(1) if op == "linear" else narrow
 
 
-def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, Bank], physical: Widths) -> Any:
-    """A task's network as a plain module, from banks that may have grown since."""
+def extract(
+    record: Record,
+    graph: Graph,
+    channels: Channels,
+    banks: dict[str, Bank],
+    physical: Widths,
+    kernels: dict[str, Tensor] | None = None,
+    device: str = "cpu",
+) -> Any:
+    """A task's network as a plain module, from banks that may have grown since.
+
+    `kernels` are the banks' on the device, where the network is put together; nothing but copying is done there.
+    """
     network = build(graph, channels, record.narrow(), len(record.classes))
     state = dict(record.own)
     for node in graph.banked():
@@ -83,7 +96,7 @@ def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
         soft = record.soft[node.name] if record.soft is not None else None
         state[f"{node.name}.weight"] = narrow_kernels(
             bank,
-            bank.kernels,
+            bank.kernels if kernels is None else kernels[node.name],
             record.active[node.name],
             soft,
             record.widths,
@@ -91,7 +104,7 @@ def extract(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
             node.op,
             physical,
         )
-    return simplest(fill(network, state))
+    return simplest(fill(network, state, device))
 
 
 # --- in a file -------------------------------------------------------------------------------------------------------
@@ -101,7 +114,7 @@ def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
     """The record as (tensors, JSON object)."""
     parts = divide(graph, own_shapes(graph, channels, record.narrow(), len(record.classes)))
     picked, soft = [], []
-    for node in graph.banked():
+    for node in graph.banked() if record.packed is None or record.soft is not None else ():
         earlier = _earlier(record, banks[node.name], physical)
         active = record.active[node.name][earlier]
         if record.soft is None:
@@ -110,9 +123,11 @@ def to_file(record: Record, graph: Graph, channels: Channels, banks: dict[str, B
             values = record.soft[node.name][earlier]
             picked.append(active & (values == 1))
             soft.append(torch.where(active, values, torch.zeros(()))[~picked[-1]])
+    if picked:
+        record.packed = bits.pack(torch.cat(picked))
     prefix = f"task/{record.number}/"
     tensors = {
-        prefix + "picked": bits.pack(torch.cat(picked)),
+        prefix + "picked": record.packed,
         prefix + "kept": bits.pack(torch.cat(record.kept)),
         **{prefix + part: flat.flatten(record.own, keys) for part, keys in parts.items()},
         prefix + "probe": record.probe,

@@ -47,8 +47,10 @@ def most_related(stage: Stage) -> Record:
 def _features(network: nn.Module, head: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     found: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float()))
+    half = torch.autocast("cuda", torch.bfloat16, enabled=device != "cpu")  # which is best shows in half precision too
     try:
-        logits_of(network, part, normalise, device)
+        with half:
+            logits_of(network, part, normalise, device)
     finally:
         hook.remove()
     return torch.cat(found)

@@ -47,6 +47,8 @@ def remove(learner: Learner, task: str) -> Removal:
         owner[free] = FREE
         bank.restore(owner, bank.kernels[owner > FREE])
     del learner.records[task]
+    for record in others.values():
+        record.packed = None  # fewer kernels are there to be picked
     for name, state in before.items():
         after = learner.extract(name).state_dict()
         if not all(_identical(value, after[key]) for key, value in state.items()):
