@@ -23,10 +23,14 @@ import drawing
 NAMES = {
     ("grown", "default"): "GROWN",
     ("grown", "small"): "GROWN, small",
+    ("grown", "best"): "GROWN, three times the epochs",
     ("grown", "masks"): "masks alone",
     ("scratch", "default"): "Scratch, full width",
     ("scratch", "equal-bytes"): "Scratch at equal bytes",
     ("scratch", "equal-bytes-small"): "",
+    ("scratch", "equal-bytes-turns"): "",
+    ("scratch", "equal-bytes-longer"): "Scratch at equal bytes, 120 epochs",
+    ("scratch", "longer"): "Scratch, full width, 120 epochs",
     ("finetune", "default"): "Fine-tune",
     ("joint", "default"): "joint: all tasks at once, not continual",
 }

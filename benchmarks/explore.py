@@ -1,6 +1,6 @@
 """Compare settings on held-out images alone, before any test image is read.
 
-    python benchmarks/explore.py scratch VARIANTS.json --data DIR --out FILE.json
+    python benchmarks/explore.py scratch VARIANTS.json --data DIR --out FILE.json [--benchmark NAME] [--recipe NAME]
     python benchmarks/explore.py grown VARIANTS.json --data DIR --out FILE.json
 
 VARIANTS.json names variants: {"wide": {"width": 1.0, "policy": "trivial"}, ...}. A variant sets fields of the recipe
@@ -22,17 +22,24 @@ from typing import Any
 import torch
 
 import grown
-from grown import data
-from grown.bench.presets import BENCHMARKS, RECIPES
-from grown.bench.runner import CONFIG_FIELDS, RECIPE_FIELDS, make_template
+from grown.bench.presets import BENCHMARKS, RECIPES, Benchmark
+from grown.bench.runner import CONFIG_FIELDS, RECIPE_FIELDS, Request, make_template, read_tasks
 from grown.config import Config
 from grown.methods.grown import algorithm
 
-BENCHMARK = "cifar100-superclass"
 HOLDOUT = 0.2
 
 
-def configure(variant: dict[str, Any], device: str, base: str) -> Config:
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all variants have in common."""
+
+    preset: Benchmark
+    recipe: str
+    device: str
+
+
+def configure(variant: dict[str, Any], setting: Setting) -> Config:
     """The benchmark's settings for one training a task, with what the variant changes."""
     recipe = {name: value for name, value in variant.items() if name in RECIPE_FIELDS}
     ours = {name: value for name, value in variant.items() if name in CONFIG_FIELDS}
@@ -40,30 +47,30 @@ def configure(variant: dict[str, Any], device: str, base: str) -> Config:
         raise SystemExit(f"unknown settings {sorted(unknown)}")
     plain: dict[str, Any] = {"holdout": HOLDOUT, "refit": False, "decide": 1.0, "trial": True, "target": 0.0}
     room = {"max_size": 8.0, "task_size": 1.0}  # what grows is said by `grow`
-    changed = dataclasses.replace(RECIPES[base], watch=1000, **recipe)
-    return BENCHMARKS[BENCHMARK].config.replace(device=device, recipe=changed, **{**plain, **room, **ours})
+    changed = dataclasses.replace(RECIPES[setting.recipe], watch=1000, **recipe)
+    return setting.preset.config.replace(device=setting.device, recipe=changed, **{**plain, **room, **ours})
 
 
-def scratch(variant: dict[str, Any], tasks: list[grown.Task], device: str, base: str) -> dict[str, Any]:
+def scratch(variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) -> dict[str, Any]:
     """A network for each task, side by side where the device allows."""
-    backbone, width = variant.pop("backbone", BENCHMARKS[BENCHMARK].backbone), variant.pop("width", 1.0)
+    backbone, width = variant.pop("backbone", setting.preset.backbone), variant.pop("width", 1.0)
     shape = tasks[0].input_shape
     method = grown.METHODS["scratch"](
-        make_template(backbone, shape, width, 0), configure(variant, device, base), input_shape=shape
+        make_template(backbone, shape, width, 0), configure(variant, setting), input_shape=shape
     )
     method.foresee(tasks)
     return {"val": [method.learn(task).val for task in tasks]}
 
 
-def chain(variant: dict[str, Any], tasks: list[grown.Task], device: str, base: str) -> dict[str, Any]:
+def chain(variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) -> dict[str, Any]:
     """One growing network over the tasks."""
-    backbone, grow = variant.pop("backbone", BENCHMARKS[BENCHMARK].backbone), variant.pop("grow", [])
+    backbone, grow = variant.pop("backbone", setting.preset.backbone), variant.pop("grow", [])
     shape, losses = tasks[0].input_shape, {}
     learner = grown.Learner(
         make_template(backbone, shape, 1.0, 0),
-        configure(variant, device, base),
+        configure(variant, setting),
         input_shape=shape,
-        base_parameters=BENCHMARKS[BENCHMARK].base_parameters,
+        base_parameters=setting.preset.base_parameters,
         observer=lambda event: losses.update({event["task"]: event["loss"]}) if event["event"] == "epoch" else None,
     )
     found, related = [], []
@@ -92,12 +99,15 @@ def main() -> None:
     parser.add_argument("variants", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--recipe", default="best", help="what the variants' recipes start from")
+    parser.add_argument("--benchmark", default="cifar100-superclass", choices=sorted(BENCHMARKS))
+    parser.add_argument("--recipe", help="what the variants' recipes start from; the benchmark's own if not given")
     parser.add_argument("--only", nargs="*", help="these variants alone")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    stream = data.stream(BENCHMARK, arguments.data)
+    preset = BENCHMARKS[arguments.benchmark]
+    setting = Setting(preset, arguments.recipe or preset.recipe, arguments.device)
+    stream = read_tasks(Request(benchmark=arguments.benchmark, data=arguments.data))
     results: dict[str, Any] = {}
     for name, settings in json.loads(arguments.variants.read_text()).items():
         if arguments.only and name not in arguments.only:
@@ -105,7 +115,7 @@ def main() -> None:
         began, variant = time.perf_counter(), dict(settings)
         tasks = stream[: variant.pop("tasks", 10)]
         run = scratch if arguments.kind == "scratch" else chain
-        found = run(variant, tasks, arguments.device, arguments.recipe)
+        found = run(variant, tasks, setting)
         results[name] = {"settings": settings, **found, "seconds": time.perf_counter() - began}
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")
         more = f"  loss {statistics.mean(found['loss']):.3f}  {found['bytes_x']:.3f}x" if "loss" in found else ""

@@ -102,6 +102,10 @@ def test_the_first_tasks_get_more_epochs_and_turns_by_any_method(name: str, monk
         assert all(recipe.turns == turned for recipe in seen)
 
 
-def test_a_run_that_decides_on_a_part_of_the_epochs_does_so_for_early_tasks_too() -> None:
-    config = quick(recipe=Recipe(epochs=10), early=2, early_epochs=3.0, refit=True, decide=0.5)
-    assert [config.deciding(config.recipe_of(number)).epochs for number in (1, 2, 3)] == [15, 15, 5]
+def test_trainings_that_only_decide_get_nothing_more() -> None:
+    config = quick(recipe=Recipe(epochs=10), early=2, early_epochs=3.0, early_turns=True, refit=True, decide=0.5)
+    assert [config.recipe_of(number).epochs for number in (1, 2, 3)] == [30, 30, 10]
+    for number in (1, 2, 3):
+        assert (config.deciding(number).epochs, config.deciding(number).turns) == (5, False)
+    alone = config.replace(refit=False, decide=1.0)
+    assert [alone.deciding(number) for number in (1, 3)] == [alone.recipe_of(number) for number in (1, 3)]

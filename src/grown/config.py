@@ -296,10 +296,11 @@ class Config:
         epochs = max(1, round(self.early_epochs * recipe.epochs))
         return dataclasses.replace(recipe, epochs=epochs, turns=recipe.turns or self.early_turns)
 
-    def deciding(self, recipe: Recipe) -> Recipe:
-        """The same for trainings that are only scored on held-out images: shorter, where all data follows."""
-        epochs = max(1, round(self.decide * recipe.epochs))
-        return recipe if self.decide == 1.0 else dataclasses.replace(recipe, epochs=epochs)
+    def deciding(self, number: int) -> Recipe:
+        """The same for trainings that are only scored on held-out images: shorter and plain, where all data follows."""
+        if not self.refit:
+            return self.recipe_of(number)
+        return dataclasses.replace(self.recipe, epochs=max(1, round(self.decide * self.recipe.epochs)))
 
     def replace(self, **changes: Any) -> Config:
         """A copy with these settings changed."""

@@ -140,12 +140,13 @@ class PlainMethod:
         config, jobs = self.config, []
         numbers = {name: number for number, name in enumerate(self._records, start=1)}
         for task in tasks:
-            recipe = config.recipe_of(numbers.setdefault(task.name, len(numbers) + 1))
+            number = numbers.setdefault(task.name, len(numbers) + 1)
             part, held_out = parts_of(task, config)
             parent = self.parent(task.name)
-            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding(recipe), parent))
+            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding(number), parent))
             if config.refit:
-                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), recipe, parent))
+                whole = config.recipe_of(number)
+                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), whole, parent))
         results = self.training.train_together(jobs)
         share = (time.perf_counter() - began) / sum(job.recipe.epochs for job in jobs)  # seconds an epoch
         each = len(jobs) // len(tasks)

@@ -66,14 +66,14 @@ class Stages:
     def __init__(self, method: CPG, task: Task) -> None:
         self.method = method
         self.config = method.config
-        self.recipe = self.config.recipe_of(len(method.records) + 1)
+        self._number = len(method.records) + 1
         part, held_out = parts_of(task, self.config)
         self.opened = Opened(task, part, held_out, measure(part))
         self.reports: list[StageReport] = []
 
     @property
     def _deciding(self) -> Recipe:
-        return self.config.deciding(self.recipe)
+        return self.config.deciding(self._number)
 
     def pick(self, draft: Draft, number: int) -> Settled:
         """Pick from earlier tasks' weights while all free ones train."""
@@ -105,7 +105,7 @@ class Stages:
         """All is decided: pick and train the weights that are left on all data, by the whole recipe."""
         config, task = self.config, self.opened.task
         self.opened = dataclasses.replace(self.opened, fit=task.train, normalise=measure(task.train))
-        recipe = dataclasses.replace(self.recipe, score_rate=config.cpg_pick_rate)
+        recipe = dataclasses.replace(config.recipe_of(self._number), score_rate=config.cpg_pick_rate)
         return self._train(Plan("refit", 0, recipe, picking=True, score_schedule="picks"), draft)
 
     def training_accuracy(self, settled: Settled) -> float:

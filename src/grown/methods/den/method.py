@@ -45,12 +45,12 @@ class DEN(SharedMethod):
         self._check([task])
         config, before = self.config, self._count(self.training.widths) if self._records else 0
         part, held_out = parts_of(task, config)
-        recipe = config.recipe_of(len(self._records) + 1)
-        course = Course(self, task, part, held_out, config.deciding(recipe))
+        number = len(self._records) + 1
+        course = Course(self, task, part, held_out, config.deciding(number))
         val = self._settle(course.run(), Guard())
         stages = [*course.stages[:-1], dataclasses.replace(course.stages[-1], val=val)]
         if config.refit:
-            course = Course(self, task, task.train, held_out, recipe)
+            course = Course(self, task, task.train, held_out, config.recipe_of(number))
             self._settle(course.run(), Guard())
             stages += [StageReport(f"refit-{stage.name}", stage.epochs, None, stage.seconds) for stage in course.stages]
         self._see(task.name, course.widths)

@@ -102,8 +102,8 @@ class Stage:
     def recipe(self) -> Recipe:
         """The recipe of this stage's trainings: a shorter one where they only decide."""
         config = self.learner.config
-        recipe = config.recipe_of(len(self.learner.records) + 1)
-        return recipe if self.all_data else config.deciding(recipe)
+        number = len(self.learner.records) + 1
+        return config.recipe_of(number) if self.all_data else config.deciding(number)
 
     def anew_with_all_data(self, expansions: int) -> Stage:
         """The same task from its start, on all of its training images, expanded so many times from the beginning."""

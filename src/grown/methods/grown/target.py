@@ -139,8 +139,7 @@ class Targets:
         return max(scores)
 
     def _job(self, stage: Opened, parent: str | None) -> PlainJob:
-        config = self.learner.config
-        recipe = config.deciding(config.recipe_of(len(self.learner.records) + 1))  # as of what is compared with it
+        recipe = self.learner.config.deciding(len(self.learner.records) + 1)  # as of what is compared with it
         return PlainJob(stage.task, stage.fit, stage.held_out, stage.normalise, recipe, parent)
 
     def _from_file(self, path: Path, task: str) -> float:

@@ -99,9 +99,13 @@ class Joint(PlainMethod):
 
     def _plan(self) -> list[tuple[str, int]]:
         """The trainings, by name and epochs: on a part of the data for the tasks' scores, then on all of it."""
-        config = self.config
-        plan = [("train", config.deciding(config.recipe).epochs)]
-        return [*plan, ("refit", config.recipe.epochs)] if config.refit else plan
+        deciding, whole = self._recipes()
+        return [("train", deciding.epochs), *([("refit", whole.epochs)] if self.config.refit else [])]
+
+    def _recipes(self) -> tuple[Recipe, Recipe]:
+        """Of the training that is scored, and of the one on all data; no task is an early one here."""
+        config = self.config.replace(early=0)
+        return config.deciding(1), config.recipe_of(1)
 
     def _train_all(self, asked: str) -> list[tuple[str, int]]:
         """Train every foreseen task, and score each on its own held-out images."""
@@ -109,9 +113,10 @@ class Joint(PlainMethod):
         self.training.observer = lambda event: self._emit({**event, "task": asked, "stage": self.name})
         parts, held_out = zip(*(parts_of(task, config) for task in union.tasks), strict=True)
         held = union.join(held_out)
-        jobs = [_job(union, union.join(parts), held, config.deciding(config.recipe))]
+        deciding, whole = self._recipes()
+        jobs = [_job(union, union.join(parts), held, deciding)]
         if config.refit:
-            jobs.append(_job(union, union.join([task.train for task in union.tasks]), held, config.recipe))
+            jobs.append(_job(union, union.join([task.train for task in union.tasks]), held, whole))
         trained = [result.network.state_dict() for result in self.training.train_together(jobs)]
         rows, shape = union.rows(), self.training.graph.input_shape
         found: dict[str, PlainRecord] = {}

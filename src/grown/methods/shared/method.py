@@ -142,8 +142,8 @@ class SharedMethod(PlainMethod):
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
         part, held_out = parts_of(task, config)
-        whole = config.recipe_of(len(self._records) + 1)
-        asked = [(part, config.deciding(whole)), *([(task.train, whole)] if config.refit else [])]
+        number = len(self._records) + 1
+        asked = [(part, config.deciding(number)), *([(task.train, config.recipe_of(number))] if config.refit else [])]
         trainings = []
         for images, recipe in asked:
             normalise = measure(images)
