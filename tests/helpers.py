@@ -163,3 +163,14 @@ def assert_same_update(plain: dict[str, Tensor], captured: dict[str, Tensor]) ->
     for key, value in plain.items():
         if not key.endswith("num_batches_tracked"):
             assert float((captured[key] - value).norm()) <= 1e-2 * (1e-3 + float(value.norm())), key
+
+
+def assert_same_networks(learner: grown.Learner, device: str) -> None:
+    """What `networks` makes on a device is what `extract` makes, to the last bit."""
+    made = dict(zip(learner.tasks, learner.networks(learner.tasks, device), strict=True))
+    for task, network in made.items():
+        plain = learner.extract(task).state_dict()
+        there = network.state_dict()
+        assert list(there) == list(plain)
+        assert all(value.device.type == device for value in there.values())
+        assert all(torch.equal(there[key].cpu(), value) for key, value in plain.items())

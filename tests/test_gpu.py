@@ -12,17 +12,18 @@ import torch.nn.functional as F
 from torch import nn
 
 import grown
+from forging import GOLDEN
 from grown.bench.runner import Request, resume, run
 from grown.config import Recipe
 from grown.data.task import measure
 from grown.errors import Stopped
-from grown.io import journal
+from grown.io import container, journal
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.nn import masks
 from grown.train import loop, turns
 from grown.train.batches import Batches
-from helpers import make_task, quick, shake
+from helpers import assert_same_networks, make_task, quick, shake
 
 pytestmark = pytest.mark.gpu
 LAST = torch.channels_last
@@ -235,3 +236,9 @@ def test_zoomed_and_recoloured_images_are_those_of_the_cpu() -> None:
         one_by_one = torch.cat([batches.at(step).x for step in range(batches.steps)]).cpu()
         torch.testing.assert_close(found[-1], one_by_one, atol=1e-3, rtol=0)  # a GPU sums in another order
     torch.testing.assert_close(found[0], found[1], atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["grown", "soft", "bf16"])
+def test_networks_that_are_put_together_on_a_gpu_have_the_same_bits(kind: str) -> None:
+    learner = grown.load(GOLDEN / f"v{container.VERSION}-{kind}.safetensors")
+    assert_same_networks(learner, "cuda")

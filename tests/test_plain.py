@@ -6,10 +6,14 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+import grown
+from forging import GOLDEN
+from grown.io import container
 from grown.models import backbone
 from grown.nn.groups import find_channels
 from grown.nn.plain import build, simplest, start
 from grown.nn.trace import trace
+from helpers import assert_same_networks
 
 
 class Nested(nn.Module):
@@ -83,3 +87,8 @@ def test_a_chain_of_layers_becomes_a_sequence_and_nothing_else_does(
     assert not simple.training
     x = torch.randn(3, *shape)
     assert torch.equal(simple(x), network(x))
+
+
+@pytest.mark.parametrize("kind", ["grown", "soft", "bf16"])
+def test_networks_made_on_a_device_are_the_extracted_ones(kind: str) -> None:
+    assert_same_networks(grown.load(GOLDEN / f"v{container.VERSION}-{kind}.safetensors"), "cpu")

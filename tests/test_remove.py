@@ -111,3 +111,15 @@ def test_what_cannot_be_removed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert call("remove", str(path), "--task", "t2") == 2
     assert "is the only one" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+def test_a_model_in_memory_that_lost_a_task_is_saved_as_one_that_was_loaded(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(golden("grown"))
+    kept = grown.load(tmp_path / "m")
+    kept.save(tmp_path / "before")  # its picked bits are packed by now
+    remove(kept, "t0")
+    kept.save(tmp_path / "kept")
+    fresh = grown.load(tmp_path / "m")
+    remove(fresh, "t0")
+    fresh.save(tmp_path / "fresh")
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "fresh").read_bytes()

@@ -1,0 +1,39 @@
+"""The script that compares settings on held-out images."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import explore
+
+SMALL = {"tasks": 2, "epochs": 1, "backbone": "convnet"}
+
+
+def run(kind: str, variants: dict[str, object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict]:  # type: ignore[type-arg]
+    (folder / "variants.json").write_text(json.dumps(variants))
+    words = [kind, str(folder / "variants.json"), "--benchmark", "digits", "--device", "cpu", "--data", str(folder)]
+    monkeypatch.setattr(sys, "argv", ["explore.py", *words, "--out", str(folder / "out.json")])
+    explore.main()
+    found: dict[str, dict] = json.loads((folder / "out.json").read_text())  # type: ignore[type-arg]
+    return found
+
+
+def test_variants_of_scratch_and_grown_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run("scratch", {"narrow": {**SMALL, "width": 0.25}, "wide": SMALL}, tmp_path, monkeypatch)
+    assert [len(result["val"]) for result in found.values()] == [2, 2]
+    variants = {"still": {**SMALL, "early": 1, "early_epochs": 2}, "growing": {**SMALL, "grow": [2], "step_size": 0.1}}
+    found = run("grown", variants, tmp_path, monkeypatch)
+    assert found["growing"]["size_x"] > found["still"]["size_x"]
+    assert found["still"]["settings"] == variants["still"]
+    assert "held-out" in capsys.readouterr().out
+
+
+def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="hight"):
+        run("grown", {"wrong": {**SMALL, "hight": 3}}, tmp_path, monkeypatch)
