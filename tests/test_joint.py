@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import grown
+from grown.bench import runner
 from grown.bench.runner import Request, run
 from grown.data.task import Part, measure
 from grown.errors import ConfigError, TaskError
+from grown.methods import load
 from grown.methods.joint import Joint
 from grown.train.evaluate import evaluate
 from helpers import Branchy, make_task, quick
@@ -152,3 +155,23 @@ def test_the_runner_foresees(tmp_path: Path) -> None:
     assert result["size_x"] == 1.0
     assert result["forgetting"] == 0
     assert [task["grew"] for task in result["tasks"]] == [True, False, False]
+
+
+def test_a_run_puts_tasks_that_were_trained_together_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def note(path: Path) -> Any:
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(runner, "load", note)
+    events: list[str] = []
+    request = Request(method="joint", tasks=3, epochs=1, out=tmp_path / "run")
+    result, where = run(request, lambda event: events.append(event["event"]))
+    assert len(read) == 1
+    assert [len(row) for row in result["accuracy_matrix"]] == [1, 2, 3]
+    assert [task["test"] for task in result["tasks"]] == result["accuracy_matrix"][-1]
+    assert events.count("tested") == events.count("task") == 3
+    assert load(where / "model.safetensors").tasks == [task["name"] for task in result["tasks"]]

@@ -361,9 +361,10 @@ def _learn_all(
             log.mute()
         with journal.scope("foresee", log.unmute):
             foresee(tasks)
+    waiting: list[tuple[TaskReport, float | None]] = []  # learned, but not yet in a file
     for number, task in enumerate(tasks[progress.done :], start=progress.done + 1):
         kept = journal.marked(_scope(number))
-        if kept is None and number > 1:
+        if kept is None and number > 1 and not waiting:
             log.cut(progress.mark)
         elif kept is not None:
             log.cut(kept)
@@ -372,27 +373,31 @@ def _learn_all(
             log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
             report: TaskReport = learner.learn(task)
         clock = time.perf_counter()
+        waiting.append((report, _scratch_test(learner, task, device)))
+        progress.seconds["training"] += report.seconds
+        if number < len(tasks) and _is_trained(learner, tasks[number]) and not journal.is_stopping:
+            continue  # nothing is done between tasks that were trained together, so that one file holds them
         learner.save(where / resuming.NEXT_MODEL)
         # Every row is measured anew, on networks out of the file; nothing is carried over from earlier rows.
         saved = load(where / resuming.NEXT_MODEL)
-        progress.matrix.append(
-            [
-                evaluate(network, old.test, saved.normalisation(old.name), device).accuracy
-                for old, network in zip(tasks[:number], _networks(saved, tasks[:number], device), strict=True)
-            ]
-        )
-        test = progress.matrix[-1][-1]
-        progress.alone.append(_scratch_test(learner, task, device))
-        progress.rows.append(_row(report, test))
-        log({"event": "tested", "task": task.name, "test": test, "row": progress.rows[-1]})
-        progress.seconds["training"] += report.seconds
+        found = [
+            evaluate(network, old.test, saved.normalisation(old.name), device).accuracy
+            for old, network in zip(tasks[:number], _networks(saved, tasks[:number], device), strict=True)
+        ]
+        for last, (learned, alone) in enumerate(waiting, start=number - len(waiting) + 1):
+            progress.matrix.append(found[:last])
+            progress.alone.append(alone)
+            progress.rows.append(_row(learned, found[last - 1]))
+            log({"event": "tested", "task": learned.name, "test": found[last - 1], "row": progress.rows[-1]})
         progress.seconds["evaluation"] += time.perf_counter() - clock
         progress.seconds["total"] = before + time.perf_counter() - began
         progress.mark = log.mark()
         if (keep_targets := getattr(learner, "keep_targets", None)) is not None:
             keep_targets(where / resuming.JOURNAL)
         progress.write(where)
-        journal.clear(_scope(number))
+        for last in range(number - len(waiting) + 1, number + 1):
+            journal.clear(_scope(last))
+        waiting.clear()
         if journal.is_stopping and number < len(tasks):
             raise Stopped(f"stopped after task {number} of {len(tasks)}")
     size = learner.size()
@@ -408,6 +413,12 @@ def _learn_all(
         "bytes": size.bytes,
         "seconds": progress.seconds,
     }
+
+
+def _is_trained(learner: Any, task: data.Task) -> bool:
+    """Whether learning this task takes no training any more."""
+    is_trained = getattr(learner, "is_trained", None)
+    return is_trained is not None and bool(is_trained(task.name))
 
 
 def _scratch_test(learner: Any, task: data.Task, device: str) -> float | None:

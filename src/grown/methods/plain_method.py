@@ -110,6 +110,10 @@ class PlainMethod:
         before = sum(stage.seconds for stage in trained.stages) if earlier else 0.0
         return self._report(task, trained.val, trained.stages, is_new=True, began=began - before)
 
+    def is_trained(self, task: str) -> bool:
+        """Whether a task that is not learned yet was trained together with others."""
+        return task in self._trained
+
     def _report(
         self, task: Task, val: float, stages: tuple[StageReport, ...], *, is_new: bool, began: float
     ) -> TaskReport:

@@ -239,7 +239,7 @@ class Learner:
         """A task's network, extracted once and kept: to be run, not to be changed."""
         mine, key = self._record(task), (task, device)
         if key not in self._ready or self._ready[key][0] is not mine:
-            self._ready[key] = (mine, self.extract(task).to(device))
+            self._ready[key] = (mine, next(self.networks([task], device)))
         return self._ready[key][1]
 
     @torch.inference_mode()

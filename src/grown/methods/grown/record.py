@@ -87,7 +87,8 @@ def extract(
 ) -> Any:
     """A task's network as a plain module, from banks that may have grown since.
 
-    `kernels` are the banks' on the device, where the network is put together; nothing but copying is done there.
+    `kernels` are the banks' on the device, where the network is put together: kernels are chosen there, and in the soft
+    form multiplied, which is exact.
     """
     network = build(graph, channels, record.narrow(), len(record.classes))
     state = dict(record.own)

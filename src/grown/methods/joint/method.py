@@ -97,6 +97,10 @@ class Joint(PlainMethod):
                 f"task {task.name!r} has classes {list(task.classes)}, but was foreseen with {list(classes)}"
             )
 
+    def is_trained(self, task: str) -> bool:
+        """All are, once one of them was learned."""
+        return task in self._all
+
     def _plan(self) -> list[tuple[str, int]]:
         """The trainings, by name and epochs: on a part of the data for the tasks' scores, then on all of it."""
         deciding, whole = self._recipes()
