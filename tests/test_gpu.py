@@ -242,3 +242,12 @@ def test_zoomed_and_recoloured_images_are_those_of_the_cpu() -> None:
 def test_networks_that_are_put_together_on_a_gpu_have_the_same_bits(kind: str) -> None:
     learner = grown.load(GOLDEN / f"v{container.VERSION}-{kind}.safetensors")
     assert_same_networks(learner, "cuda")
+
+
+@pytest.mark.parametrize("name", sorted(grown.METHODS))
+def test_every_method_learns_a_stream_on_a_gpu(name: str, tmp_path: Path) -> None:
+    early = ("early=1", "early_epochs=2", "early_turns=true")
+    request = Request(method=name, device="cuda", tasks=3, epochs=4, target=0.0, settings=early, out=tmp_path / "run")
+    result, _ = run(request)
+    assert result["average_accuracy"] > 50.0
+    assert grown.METHODS[name].forgets or result["forgetting"] == 0.0
