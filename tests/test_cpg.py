@@ -169,6 +169,8 @@ def test_levels_ramp_and_rates_are_the_published_ones() -> None:
     assert (level.epochs, level.rate, level.schedule) == (20, pytest.approx(1e-3), "constant")
     assert round(config.cpg_prune_ramp * level.epochs) == 4
     assert schedule.part_of(paper, config.cpg_retrain_epochs, config.cpg_prune_rate).epochs == 30
+    decaying = Recipe(epochs=100, schedule="decay")  # what masks follow is theirs, whatever the weights follow
+    assert [factor(decaying, epoch, 100, "picks") for epoch in (0, 60, 80)] == [1.0, 0.2, 0.0]
     rates = [5e-4 * factor(paper, epoch, 100, "picks") for epoch in range(100)]
     assert rates == pytest.approx([5e-4] * 50 + [1e-4] * 20 + [0.0] * 30)
 

@@ -12,7 +12,7 @@ def factor(recipe: Recipe, step: int, steps: int, schedule: str | None = None) -
     schedule = recipe.schedule if schedule is None else schedule
     if schedule == "constant":
         return 1.0
-    if recipe.schedule == "decay":
+    if schedule == "decay":
         return float(recipe.decay ** (step * recipe.epochs // steps))
     position = (step + 0.5) / steps
     if schedule == "steps":
