@@ -19,6 +19,7 @@ from grown.data import cifar100
 from grown.errors import ConfigError, TaskError
 from grown.methods.base import parts_of
 from grown.models import lenet
+from grown.report.comparison import remarks
 from grown.report.tables import VALIDATED, decided_on, protocol_note
 from grown.train.schedule import factor
 from helpers import make_task, quick
@@ -82,6 +83,7 @@ def test_who_decided_is_named() -> None:
     about = {"benchmark": "cifar100-split", "protocol": "paper"}
     assert (protocol_note(about), decided_on(about)) == (VALIDATED, "validation")
     assert decided_on({**about, "benchmark": "cifar100-superclass"}) == "decided on test"
+    assert remarks({**about, "cells": [], "notes": []}) == [VALIDATED]
     assert (protocol_note({**about, "protocol": "honest"}), decided_on({**about, "protocol": "honest"})) == (
         None,
         "held-out",

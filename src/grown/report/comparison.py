@@ -19,7 +19,7 @@ from grown.bench.folder import write_json
 from grown.bench.summary import Summary
 from grown.io import files
 from grown.report import page, page_compare
-from grown.report.tables import PAPER
+from grown.report.tables import protocol_note
 
 WIDTH = 100  # columns of text
 PAD = 2  # between columns
@@ -90,8 +90,8 @@ def remarks(summary: Summary) -> list[str]:
     said = [
         f"failed: {cell['folder']}: {cell['why']}" for cell in summary["cells"] if cell["state"] == "failed"
     ]  # fmt: skip
-    if summary.get("protocol") == "paper":
-        said.append(PAPER)
+    if "protocol" in summary and (note := protocol_note(summary)) is not None:
+        said.append(note)
     return [*said, *summary["notes"]]
 
 
