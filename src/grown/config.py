@@ -302,6 +302,10 @@ class Config:
             return self.recipe_of(number)
         return dataclasses.replace(self.recipe, epochs=max(1, round(self.decide * self.recipe.epochs)))
 
+    def recipes(self, number: int) -> list[Recipe]:
+        """Of a task's trainings: the one that is scored, then the one on all data where it follows."""
+        return [self.deciding(number), *([self.recipe_of(number)] if self.refit else [])]
+
     def replace(self, **changes: Any) -> Config:
         """A copy with these settings changed."""
         return dataclasses.replace(self, **changes)

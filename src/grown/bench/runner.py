@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -337,14 +336,6 @@ def _base(make: Any, name: str, shape: tuple[int, ...], request: Request, config
     return int(reference.base_parameters)
 
 
-def _networks(saved: Any, tasks: list[data.Task], device: str) -> Iterator[nn.Module]:
-    """Tasks' networks on the device, one at a time."""
-    names = [task.name for task in tasks]
-    if (networks := getattr(saved, "networks", None)) is not None:
-        return iter(networks(names, device))
-    return (saved.network(name).to(device) for name in names)
-
-
 def _scope(number: int) -> str:
     return f"task{number}"
 
@@ -380,11 +371,13 @@ def _learn_all(
         learner.save(where / resuming.NEXT_MODEL)
         # Every row is measured anew, on networks out of the file; nothing is carried over from earlier rows.
         saved = load(where / resuming.NEXT_MODEL)
+        networks = saved.networks([old.name for old in tasks[:number]], device)
         found = [
             evaluate(network, old.test, saved.normalisation(old.name), device).accuracy
-            for old, network in zip(tasks[:number], _networks(saved, tasks[:number], device), strict=True)
+            for old, network in zip(tasks[:number], networks, strict=True)
         ]
-        for last, (learned, alone) in enumerate(waiting, start=number - len(waiting) + 1):
+        first = progress.done + 1
+        for last, (learned, alone) in enumerate(waiting, start=first):
             progress.matrix.append(found[:last])
             progress.alone.append(alone)
             progress.rows.append(_row(learned, found[last - 1]))
@@ -395,7 +388,7 @@ def _learn_all(
         if (keep_targets := getattr(learner, "keep_targets", None)) is not None:
             keep_targets(where / resuming.JOURNAL)
         progress.write(where)
-        for last in range(number - len(waiting) + 1, number + 1):
+        for last in range(first, number + 1):
             journal.clear(_scope(last))
         waiting.clear()
         if journal.is_stopping and number < len(tasks):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from grown.config import Config
+from grown.config import Config, Recipe
 from grown.data.task import Normalisation, Part, Task
 from grown.errors import TaskError
 from grown.io.state import Size, State
@@ -47,6 +47,12 @@ class TaskReport:
     seconds: float
 
 
+def stage_reports(recipes: Iterable[Recipe], val: float, share: float) -> tuple[StageReport, ...]:
+    """Of the trainings that `Config.recipes` names; `share` are the seconds of an epoch."""
+    trainings = zip(("train", "refit"), recipes, (val, None), strict=False)
+    return tuple(StageReport(name, recipe.epochs, score, share * recipe.epochs) for name, recipe, score in trainings)
+
+
 class Method(Protocol):
     """A way to learn a stream of tasks."""
 
@@ -55,6 +61,8 @@ class Method(Protocol):
     def learn(self, task: Task) -> TaskReport: ...
 
     def network(self, task: str) -> nn.Module: ...
+
+    def networks(self, tasks: Sequence[str], device: str) -> Iterator[nn.Module]: ...  # each on the device
 
     def normalisation(self, task: str) -> Normalisation: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -149,10 +149,12 @@ class PlainTraining:
         return after_epoch
 
 
-def plain_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """A plain network's parameters by kind, as `Stage.parameter_groups` divides them."""
-    weights = [parameter for parameter in network.parameters() if parameter.ndim > 1]
-    norms = [parameter for parameter in network.parameters() if parameter.ndim <= 1]
+def plain_groups(network: nn.Module, apart: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
+    """A plain network's parameters by kind, as `Stage.parameter_groups` divides them; not those `apart`."""
+    others = {id(parameter) for parameter in apart}
+    mine = [parameter for parameter in network.parameters() if id(parameter) not in others]
+    weights = [parameter for parameter in mine if parameter.ndim > 1]
+    norms = [parameter for parameter in mine if parameter.ndim <= 1]
     return [{"name": "weights", "params": weights}, {"name": "norms", "params": norms}]
 
 

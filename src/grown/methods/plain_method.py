@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from grown.io.fields import Fields, first_line
 from grown.io.size import measure as measure_size
 from grown.io.state import Size, State
 from grown.methods import check
-from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe
+from grown.methods.base import Observer, StageReport, TaskReport, check_fits, parts_of, probe, stage_reports
 from grown.methods.plain import PlainJob, PlainTraining
 from grown.nn import limits, trace
 from grown.nn.axes import Widths
@@ -115,21 +116,29 @@ class PlainMethod:
         return task in self._trained
 
     def _report(
-        self, task: Task, val: float, stages: tuple[StageReport, ...], *, is_new: bool, began: float
+        self,
+        task: Task,
+        val: float,
+        stages: tuple[StageReport, ...],
+        *,
+        is_new: bool,
+        began: float,
+        target: float | None = None,
+        new_kernels: dict[str, int] | None = None,
     ) -> TaskReport:
         """What learning a task came to, and the word that it is learned; `is_new`: a network was made for it."""
         report = TaskReport(
             name=task.name,
             classes=task.classes,
-            target=None,
+            target=target,
             val=val,
             stages=stages,
             grew=is_new,
-            new_kernels={"released": 0, "grown": self._new_kernels(is_new)},
+            new_kernels=new_kernels or {"released": 0, "grown": self._new_kernels(is_new)},
             size=self.size(),
             seconds=time.perf_counter() - began,
         )
-        self._emit({"event": "committed", "task": task.name, "val": val, "target": None, "grew": is_new})
+        self._emit({"event": "committed", "task": task.name, "val": val, "target": target, "grew": is_new})
         return report
 
     def _check(self, tasks: list[Task]) -> None:
@@ -147,20 +156,15 @@ class PlainMethod:
             number = numbers.setdefault(task.name, len(numbers) + 1)
             part, held_out = parts_of(task, config)
             parent = self.parent(task.name)
-            jobs.append(PlainJob(task, part, held_out, measure(part), config.deciding(number), parent))
-            if config.refit:
-                whole = config.recipe_of(number)
-                jobs.append(PlainJob(task, task.train, held_out, measure(task.train), whole, parent))
+            for images, recipe in zip((part, task.train), config.recipes(number), strict=False):
+                jobs.append(PlainJob(task, images, held_out, measure(images), recipe, parent))
         results = self.training.train_together(jobs)
         share = (time.perf_counter() - began) / sum(job.recipe.epochs for job in jobs)  # seconds an epoch
         each = len(jobs) // len(tasks)
         for number, task in enumerate(tasks):
             mine = slice(number * each, (number + 1) * each)
             val = results[mine][0].val
-            stages = tuple(
-                StageReport(name, job.recipe.epochs, score, share * job.recipe.epochs)
-                for name, job, score in zip(("train", "refit"), jobs[mine], (val, None), strict=False)
-            )
+            stages = stage_reports([job.recipe for job in jobs[mine]], val, share)
             self._trained[task.name] = Trained(jobs[mine][-1].normalise, val, stages)
 
     def _new_kernels(self, is_new: bool) -> int:
@@ -182,6 +186,10 @@ class PlainMethod:
         source = self.training.networks[task]
         copy = build(self.training.graph, self.training.channels, self.training.widths, len(self._records[task][0]))
         return simplest(fill(copy, source.state_dict()))
+
+    def networks(self, tasks: Sequence[str], device: str) -> Iterator[nn.Module]:
+        """These tasks' networks one after another, on a device."""
+        return (self.network(task).to(device) for task in tasks)
 
     def widths_of(self, task: str) -> Widths:  # noqa: ARG002
         """How wide a task's network is."""

@@ -74,7 +74,7 @@ def start(network: fx.GraphModule) -> fx.GraphModule:
     return network
 
 
-def fill(network: fx.GraphModule, state: dict[str, Tensor], device: str = "cpu") -> fx.GraphModule:
+def fill(network: fx.GraphModule, state: dict[str, Tensor], device: str | torch.device = "cpu") -> fx.GraphModule:
     """Load weights into freshly allocated memory, and set the network to evaluation."""
     network.to_empty(device=device)
     for key, value in network.state_dict().items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from grown.methods.cpg.layer import ElementLayer
+from grown.methods.plain import plain_groups
 from grown.nn import axes
 from grown.nn.axes import Widths
 from grown.nn.bank import as_stored
@@ -60,13 +61,7 @@ def layers(network: nn.Module) -> dict[str, ElementLayer]:
 def groups_of(network: nn.Module) -> list[dict[str, Any]]:
     """Its parameters by kind, as a training takes them."""
     scores = [layer.scores for layer in layers(network).values() if layer.scores is not None]
-    known = {id(parameter) for parameter in scores}
-    others = [parameter for parameter in network.parameters() if id(parameter) not in known]
-    return [
-        {"name": "weights", "params": [parameter for parameter in others if parameter.ndim > 1]},
-        {"name": "norms", "params": [parameter for parameter in others if parameter.ndim <= 1]},
-        {"name": "scores", "params": scores},
-    ]
+    return [*plain_groups(network, scores), {"name": "scores", "params": scores}]
 
 
 def read_back(network: nn.Module, draft: Draft, *, picking: bool) -> Draft:

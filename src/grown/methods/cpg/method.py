@@ -100,20 +100,15 @@ class CPG(PlainMethod):
         settled = algorithm.learn(self, stages, target, self.left())
         before = self.elements.widths
         counts = self._commit(stages, settled)
-        grew = settled.draft.widths != before
-        report = TaskReport(
-            name=task.name,
-            classes=task.classes,
+        return self._report(
+            task,
+            settled.val,
+            tuple(stages.reports),
+            is_new=settled.draft.widths != before,
+            began=began,
             target=target,
-            val=settled.val,
-            stages=tuple(stages.reports),
-            grew=grew,
             new_kernels=counts,
-            size=self.size(),
-            seconds=time.perf_counter() - began,
         )
-        self.emit("committed", task=task.name, val=settled.val, target=target, grew=grew)
-        return report
 
     def widening_plan(self) -> list[Widths]:
         """The widths now, and those that this task may widen to."""

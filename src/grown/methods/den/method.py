@@ -45,19 +45,19 @@ class DEN(SharedMethod):
         self._check([task])
         config, before = self.config, self._count(self.training.widths) if self._records else 0
         part, held_out = parts_of(task, config)
-        number = len(self._records) + 1
-        course = Course(self, task, part, held_out, config.deciding(number))
+        deciding, *whole = config.recipes(len(self._records) + 1)
+        course = Course(self, task, part, held_out, deciding)
         val = self._settle(course.run(), Guard())
         stages = [*course.stages[:-1], dataclasses.replace(course.stages[-1], val=val)]
-        if config.refit:
-            course = Course(self, task, task.train, held_out, config.recipe_of(number))
+        for recipe in whole:
+            course = Course(self, task, task.train, held_out, recipe)
             self._settle(course.run(), Guard())
             stages += [StageReport(f"refit-{stage.name}", stage.epochs, None, stage.seconds) for stage in course.stages]
         self._see(task.name, course.widths)
         self._commit(course.training, Guard(), val)
         grown = self._count(course.widths) - before
-        report = self._report(task, val, tuple(stages), is_new=grown > 0, began=began)
-        return dataclasses.replace(report, new_kernels={"released": 0, "grown": grown})
+        new_kernels = {"released": 0, "grown": grown}
+        return self._report(task, val, tuple(stages), is_new=grown > 0, began=began, new_kernels=new_kernels)
 
     def _see(self, task: str, widths: Widths) -> None:
         """A task sees all units there are; those that come later are behind them."""

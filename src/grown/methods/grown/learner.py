@@ -196,8 +196,7 @@ class Learner:
 
     def extract(self, task: str) -> nn.Module:
         """A task's network as a plain module, physically narrow, in evaluation mode, on the CPU."""
-        network: nn.Module = record.extract(self._record(task), self.graph, self.channels, self.banks, self.widths)
-        return network
+        return next(self.networks([task], "cpu"))
 
     def network(self, task: str) -> nn.Module:
         """The same as `extract`, by the name that every method has."""
@@ -208,7 +207,7 @@ class Learner:
         kernels = {name: bank.kernels.to(device) for name, bank in self.banks.items()}
         for task in tasks:
             mine = self._record(task)
-            yield record.extract(mine, self.graph, self.channels, self.banks, self.widths, kernels, device)
+            yield record.extract(mine, self.graph, self.channels, self.banks, self.widths, kernels)
 
     def normalisation(self, task: str) -> Normalisation:
         """What a task's images go through before its network."""

@@ -82,13 +82,12 @@ def extract(
     channels: Channels,
     banks: dict[str, Bank],
     physical: Widths,
-    kernels: dict[str, Tensor] | None = None,
-    device: str = "cpu",
+    kernels: dict[str, Tensor],
 ) -> Any:
     """A task's network as a plain module, from banks that may have grown since.
 
-    `kernels` are the banks' on the device, where the network is put together: kernels are chosen there, and in the soft
-    form multiplied, which is exact.
+    `kernels` are the banks' on a device, where the network is put together: they are chosen there, and in the soft form
+    multiplied, which rounds alike everywhere.
     """
     network = build(graph, channels, record.narrow(), len(record.classes))
     state = dict(record.own)
@@ -97,7 +96,7 @@ def extract(
         soft = record.soft[node.name] if record.soft is not None else None
         state[f"{node.name}.weight"] = narrow_kernels(
             bank,
-            bank.kernels if kernels is None else kernels[node.name],
+            kernels[node.name],
             record.active[node.name],
             soft,
             record.widths,
@@ -105,7 +104,7 @@ def extract(
             node.op,
             physical,
         )
-    return simplest(fill(network, state, device))
+    return simplest(fill(network, state, next(iter(kernels.values())).device))
 
 
 # --- in a file -------------------------------------------------------------------------------------------------------

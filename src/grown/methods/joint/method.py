@@ -16,7 +16,7 @@ from grown.io import flat
 from grown.io.fields import Fields
 from grown.io.state import State
 from grown.methods import check
-from grown.methods.base import StageReport, TaskReport, check_fits, parts_of, probe
+from grown.methods.base import TaskReport, check_fits, parts_of, probe, stage_reports
 from grown.methods.joint.union import Union, rows_of
 from grown.methods.plain import PlainJob
 from grown.methods.plain_method import PlainMethod, PlainRecord
@@ -69,14 +69,13 @@ class Joint(PlainMethod):
         began = time.perf_counter()
         self._refuse(task)
         train = task.name not in self._all
-        jobs = self._train_all(task.name) if train else self._plan()
-        spent = (time.perf_counter() - began) / sum(epochs for _, epochs in jobs) if train else 0.0  # an epoch
+        if train:
+            self._train_all(task.name)
+        recipes = self._recipes()
+        spent = (time.perf_counter() - began) / sum(recipe.epochs for recipe in recipes) if train else 0.0  # an epoch
         record = self._records[task.name] = self._all[task.name]
         val = record[3]
-        stages = tuple(
-            StageReport(name, epochs, val if name == "train" else None, spent * epochs) for name, epochs in jobs
-        )
-        return self._report(task, val, stages, is_new=train, began=began)
+        return self._report(task, val, stage_reports(recipes, val, spent), is_new=train, began=began)
 
     def _refuse(self, task: Task) -> None:
         """Refuse a task that does not fit, or that was not foreseen as it is."""
@@ -101,26 +100,18 @@ class Joint(PlainMethod):
         """All are, once one of them was learned."""
         return task in self._all
 
-    def _plan(self) -> list[tuple[str, int]]:
-        """The trainings, by name and epochs: on a part of the data for the tasks' scores, then on all of it."""
-        deciding, whole = self._recipes()
-        return [("train", deciding.epochs), *([("refit", whole.epochs)] if self.config.refit else [])]
+    def _recipes(self) -> list[Recipe]:
+        """Of the trainings: on a part of the data for the tasks' scores, then on all of it. No task is an early one."""
+        return self.config.replace(early=0).recipes(1)
 
-    def _recipes(self) -> tuple[Recipe, Recipe]:
-        """Of the training that is scored, and of the one on all data; no task is an early one here."""
-        config = self.config.replace(early=0)
-        return config.deciding(1), config.recipe_of(1)
-
-    def _train_all(self, asked: str) -> list[tuple[str, int]]:
+    def _train_all(self, asked: str) -> None:
         """Train every foreseen task, and score each on its own held-out images."""
         config, union = self.config, Union(self.name, tuple(self._foreseen.values()))
         self.training.observer = lambda event: self._emit({**event, "task": asked, "stage": self.name})
         parts, held_out = zip(*(parts_of(task, config) for task in union.tasks), strict=True)
         held = union.join(held_out)
-        deciding, whole = self._recipes()
-        jobs = [_job(union, union.join(parts), held, deciding)]
-        if config.refit:
-            jobs.append(_job(union, union.join([task.train for task in union.tasks]), held, whole))
+        images = (parts, [task.train for task in union.tasks])
+        jobs = [_job(union, union.join(p), held, recipe) for p, recipe in zip(images, self._recipes(), strict=False)]
         trained = [result.network.state_dict() for result in self.training.train_together(jobs)]
         rows, shape = union.rows(), self.training.graph.input_shape
         found: dict[str, PlainRecord] = {}
@@ -131,7 +122,6 @@ class Joint(PlainMethod):
             found[task.name] = (task.classes, jobs[-1].normalise, logits, val)
         self._whole, self._all, self._arithmetic = trained[-1], found, {}
         self._records = {name: found[name] for name in self._records}
-        return self._plan()
 
     def _cut(self, whole: Weights, rows: slice) -> nn.Module:
         """The network with these rows of its head alone."""

@@ -67,10 +67,9 @@ def remove(network: nn.Module, kernels: Mapping[str, Kernels]) -> None:
 def masked_groups(network: nn.Module) -> list[dict[str, Any]]:
     """The parameters that train, by kind; scores have their own."""
     scores = [module.scores for module in network.modules() if isinstance(module, Mask)]
-    known = {id(parameter) for parameter in scores}
     groups = [
-        {**group, "params": [p for p in group["params"] if p.requires_grad and id(p) not in known]}
-        for group in plain_groups(network)
+        {**group, "params": [parameter for parameter in group["params"] if parameter.requires_grad]}
+        for group in plain_groups(network, scores)
     ]
     groups = [group for group in groups if group["params"]]
     return [*groups, {"name": "scores", "params": scores}] if scores else groups

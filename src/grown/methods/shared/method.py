@@ -16,7 +16,7 @@ from grown.io import flat
 from grown.io.fields import Fields
 from grown.io.state import State
 from grown.methods import check
-from grown.methods.base import StageReport, TaskReport, parts_of, probe
+from grown.methods.base import StageReport, TaskReport, parts_of, probe, stage_reports
 from grown.methods.plain import plain_groups
 from grown.methods.plain_method import PlainMethod
 from grown.methods.shared.training import ASIDE, Guard, Training, Weights
@@ -133,19 +133,14 @@ class SharedMethod(PlainMethod):
 
     def _stages(self, trainings: list[Training], val: float, seconds: float) -> tuple[StageReport, ...]:
         """The trainings by their names; each has its epochs' share of the seconds."""
-        share = seconds / sum(training.recipe.epochs for training in trainings)
-        return tuple(
-            StageReport(name, training.recipe.epochs, score, share * training.recipe.epochs)
-            for name, training, score in zip(("train", "refit"), trainings, (val, None), strict=False)
-        )
+        recipes = [training.recipe for training in trainings]
+        return stage_reports(recipes, val, seconds / sum(recipe.epochs for recipe in recipes))
 
     def _trainings(self, task: Task) -> list[Training]:
         config = self.config
         part, held_out = parts_of(task, config)
-        number = len(self._records) + 1
-        asked = [(part, config.deciding(number)), *([(task.train, config.recipe_of(number))] if config.refit else [])]
         trainings = []
-        for images, recipe in asked:
+        for images, recipe in zip((part, task.train), config.recipes(len(self._records) + 1), strict=False):
             normalise = measure(images)
             network = self._begin(task).to(config.device).train().requires_grad_(True)
             batches = Batches(images, normalise, recipe, config.device, config.seed, task.name, "plain")
