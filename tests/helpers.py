@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from torch import Tensor, nn
 import grown
 from grown.cli.main import main
 from grown.config import Config, Recipe
+from grown.errors import Stopped
+from grown.io.journal import Journal
+from grown.methods import method
+from grown.methods.base import TaskReport
+from grown.methods.verify import verify
 
 # Packed data beside the project, if it is there.
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
@@ -174,3 +180,59 @@ def assert_same_networks(learner: grown.Learner, device: str) -> None:
         assert list(there) == list(plain)
         assert all(value.device.type == device for value in there.values())
         assert all(torch.equal(there[key].cpu(), value) for key, value in plain.items())
+
+
+def learned(name: str, count: int, template: nn.Module | None = None, **changes: object) -> Any:
+    """A small method by its name that learned so many tasks, each with one class more than the one before."""
+    torch.manual_seed(0)
+    made = method(name)(template or grown.models.convnet(width=0.25), quick(**changes))
+    for number in range(count):
+        made.learn(make_task(f"t{number}", classes=2 + number, seed=number))
+    return made
+
+
+def goes_on_from_its_file(whole: Any, tasks: list[grown.Task], folder: Path, *, foresee: bool = False) -> TaskReport:
+    """Learn three tasks; what is loaded before the last one learns it to the same bytes. Returns the last report.
+
+    The files are named 0, 1 and 2.
+    """
+    for number, task in enumerate(tasks):
+        report: TaskReport = whole.learn(task)
+        whole.save(folder / f"{number}")
+    assert verify(folder / "2").exact == [task.name for task in tasks]
+    loaded = grown.load(folder / "1")
+    if foresee:
+        loaded.foresee(tasks)
+    loaded.learn(tasks[2])
+    loaded.save(folder / "again")
+    assert (folder / "again").read_bytes() == (folder / "2").read_bytes()
+    return report
+
+
+def stopped_and_resumed(
+    halted: Any, start: Path, task: grown.Task, folder: Path, tell: Callable[[dict[str, Any]], bool]
+) -> Any:
+    """A task in two goes: `halted` ends after the epoch of which `tell` says so, what its file `start` has goes on."""
+    first = Journal(folder)
+
+    def observe(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch" and tell(event):
+            first.stop_soon()
+
+    halted.observer = observe
+    with first.scope(task.name), pytest.raises(Stopped):
+        halted.learn(task)
+    again = grown.load(start)
+    again.observer = observe
+    with Journal(folder).scope(task.name):
+        again.learn(task)
+    return again
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    """Two methods that would be saved as the same bytes."""
+    mine, theirs = one.state(), other.state()
+    assert mine.meta == theirs.meta
+    assert mine.tensors.keys() == theirs.tensors.keys()
+    for key, tensor in theirs.tensors.items():
+        assert torch.equal(mine.tensors[key], tensor), key

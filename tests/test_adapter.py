@@ -20,10 +20,9 @@ from grown.methods import method
 from grown.methods.adapter import Adapter
 from grown.methods.adapter.low_rank import LowRank, factor_shapes, rank_within, updated
 from grown.methods.plain import plain_groups
-from grown.methods.verify import verify
 from grown.train.batches import Batches
 from grown.train.loop import Work, fit
-from helpers import Branchy, assert_same_update, make_task, quick
+from helpers import Branchy, assert_same_update, goes_on_from_its_file, make_task, quick
 from test_loop import Imitated
 from test_regularised import Tiny, features, fitted
 
@@ -150,17 +149,10 @@ def test_the_first_task_is_scratchs_and_sizes_count_the_factors() -> None:
 def test_a_file_goes_on_as_if_it_had_never_been_one(kernel_format: str, refit: bool, tmp_path: Path) -> None:
     tasks = [make_task(f"t{number}", classes=2 + number, seed=number) for number in range(3)]
     adapter = made(Branchy(), kernel_format=kernel_format, refit=refit, adapter_rank=2)
-    for number, task in enumerate(tasks):
-        report = adapter.learn(task)
-        adapter.save(tmp_path / f"{number}")
+    report = goes_on_from_its_file(adapter, tasks, tmp_path)
     assert [stage.name for stage in report.stages] == ["train", "refit"][: 1 + refit]
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[kernel_format]
     assert container.load(tmp_path / "2")[0]["task/2/factors"].dtype == kind
-    loaded = grown.load(tmp_path / "1")
-    loaded.learn(tasks[2])
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "vgg16-bn"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import grown
+import helpers
 from grown.config import Config, Recipe
 from grown.errors import ConfigError, FileError
 from grown.io import container
@@ -23,13 +26,7 @@ from grown.methods.apd.sparse import Sparse
 from grown.methods.verify import verify
 from helpers import Branchy, make_task, quick
 
-
-def learned(count: int, template: nn.Module | None = None, **changes: object) -> APD:
-    torch.manual_seed(0)
-    made: APD = method("apd")(template or grown.models.convnet(width=0.25), quick(**changes))
-    for number in range(count):
-        made.learn(make_task(f"t{number}", classes=2 + number, seed=number))
-    return made
+learned: Callable[..., APD] = partial(helpers.learned, "apd")
 
 
 # --- earlier tasks ------------------------------------------------------------------------------------------------

@@ -18,15 +18,14 @@ from grown.bench.presets import benchmark
 from grown.bench.runner import Request, configure
 from grown.config import Config, Recipe
 from grown.data.task import measure
-from grown.errors import ConfigError, FileError, Stopped, TaskError
+from grown.errors import ConfigError, FileError, TaskError
 from grown.io import container, journal
-from grown.io.journal import Journal
 from grown.methods.cpg import CPG, schedule
 from grown.methods.verify import verify
 from grown.models import backbone
 from grown.nn import bits
 from grown.train.evaluate import evaluate
-from helpers import make_task, quick
+from helpers import assert_same_state, goes_on_from_its_file, make_task, quick, stopped_and_resumed
 from test_cpg import FAST, elements_of, made, tasks
 
 
@@ -121,22 +120,14 @@ def test_a_goal_can_be_scratchs() -> None:
 def test_a_file_goes_on_as_if_it_had_never_been_one(kind: str, tmp_path: Path) -> None:
     whole = made(refit=True, decide=0.5, kernel_format=kind, target=100.0)
     stream = [make_task(f"t{number}", classes=2 + number, seed=number, noise=90.0) for number in range(3)]
-    for number, task in enumerate(stream):
-        whole.foresee(stream)
-        report = whole.learn(task)
-        whole.save(tmp_path / f"{number}")
+    whole.foresee(stream)
+    report = goes_on_from_its_file(whole, stream, tmp_path, foresee=True)
     last, retrained = report.stages[-1], report.stages[-2]
     assert (last.name, last.epochs, last.val) == ("refit", 4, None)
     assert retrained.name == "retrain"
     assert whole.normalisation("t2") == measure(stream[2].train)
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
     stored = container.load(tmp_path / "2")[0]["bank/0/kernels"].dtype
     assert stored == {"fp32": torch.float32, "bf16": torch.bfloat16}[kind]
-    loaded = grown.load(tmp_path / "1")
-    loaded.foresee(stream)
-    loaded.learn(stream[2])
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 def test_the_test_images_are_never_read() -> None:
@@ -157,26 +148,15 @@ def test_a_task_that_was_stopped_goes_on_from_an_epoch(
         learner.learn(stream[0])
     whole.learn(stream[1])
     halted.save(tmp_path / "m")
-    first = Journal(tmp_path / "journal")
     seen: list[tuple[str, int, int]] = []
 
-    def observe(event: dict[str, Any]) -> None:
-        if event["event"] == "epoch":
-            seen.append((event["stage"], event["round"], event["epoch"]))
-            if event["stage"] == stage and event["epoch"] == 2:
-                first.stop_soon()
+    def tell(event: dict[str, Any]) -> bool:
+        seen.append((event["stage"], event["round"], event["epoch"]))
+        return event["stage"] == stage and event["epoch"] == 2
 
-    halted.observer = observe
-    with first.scope("t1"), pytest.raises(Stopped):
-        halted.learn(stream[1])
-    again = grown.load(tmp_path / "m")
-    again.observer = observe
-    with Journal(tmp_path / "journal").scope("t1"):
-        again.learn(stream[1])
+    again = stopped_and_resumed(halted, tmp_path / "m", stream[1], tmp_path / "journal", tell)
     assert len(set(seen)) == len(seen)  # no epoch was trained twice
-    assert again.state().meta == whole.state().meta
-    for key, tensor in whole.state().tensors.items():
-        assert torch.equal(again.state().tensors[key], tensor), key
+    assert_same_state(again, whole)
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "vgg16-bn", "vgg16-bn-pool"])

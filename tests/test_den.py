@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import grown
+import helpers
 from grown.config import Config, Recipe
-from grown.errors import ConfigError, FileError, Stopped
+from grown.errors import ConfigError, FileError
 from grown.io import container, journal
-from grown.io.journal import Journal
 from grown.methods import method
 from grown.methods.den import DEN, units
 from grown.methods.den.course import Course
 from grown.methods.den.shape import Shape, values_of
 from grown.methods.shared.training import Weights
-from grown.methods.verify import verify
 from grown.nn.groups import find_channels
 from grown.nn.trace import trace
 from grown.train import loop
-from helpers import Branchy, make_task, quick
+from helpers import (
+    Branchy,
+    assert_same_state,
+    assert_same_update,
+    goes_on_from_its_file,
+    make_task,
+    quick,
+    stopped_and_resumed,
+)
 from test_loop import Imitated
 
 NEVER, ALWAYS = 1e9, 0.0
 
 
-def learned(count: int, template: nn.Module | None = None, **changes: object) -> DEN:
-    torch.manual_seed(0)
-    made: DEN = method("den")(template or grown.models.convnet(width=0.25), quick(**changes))
-    for number in range(count):
-        made.learn(make_task(f"t{number}", classes=2 + number, seed=number))
-    return made
+learned: Callable[..., DEN] = partial(helpers.learned, "den")
 
 
 def branchy() -> tuple[Shape, Weights]:
@@ -287,43 +292,27 @@ def test_where_every_unit_is_split_nothing_is_forgotten() -> None:
 
 def test_a_file_goes_on_as_if_it_had_never_been_one(tmp_path: Path) -> None:
     whole = learned(0, Branchy(), refit=True, kernel_format="bf16", den_loss=ALWAYS, den_split=0.01)
-    for number in range(3):
-        report = whole.learn(make_task(f"t{number}", seed=number))
-        whole.save(tmp_path / f"{number}")
+    report = goes_on_from_its_file(whole, [make_task(f"t{number}", seed=number) for number in range(3)], tmp_path)
     names = [stage.name for stage in report.stages]
     assert names[:2] == ["select", "retrain"]
     assert "refit-retrain" in names
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
-    loaded = grown.load(tmp_path / "1")
-    loaded.learn(make_task("t2", seed=2))
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 def test_a_task_that_was_stopped_goes_on_from_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.0)  # every epoch is kept
     settings: dict[str, object] = {"den_loss": ALWAYS, "den_split": 0.01, "recipe": Recipe(epochs=4, batch=16)}
-    whole, halted = learned(1, **settings), learned(1, **settings)
-    report = whole.learn(make_task("t1", seed=1))
+    whole, halted, task = learned(1, **settings), learned(1, **settings), make_task("t1", seed=1)
+    report = whole.learn(task)
     halted.save(tmp_path / "m")
-    first, seen = Journal(tmp_path / "journal"), []
+    seen: list[int] = []
 
-    def observe(event: dict[str, object]) -> None:
-        if event["event"] == "epoch":
-            seen.append(event["epoch"])
-            if len(seen) == 6:  # in the expansion
-                first.stop_soon()
+    def tell(event: dict[str, Any]) -> bool:
+        seen.append(event["epoch"])
+        return len(seen) == 6  # in the expansion
 
-    halted.observer = observe
-    with first.scope("t1"), pytest.raises(Stopped):
-        halted.learn(make_task("t1", seed=1))
-    again = grown.load(tmp_path / "m")
-    again.observer = observe
-    with Journal(tmp_path / "journal").scope("t1"):
-        again.learn(make_task("t1", seed=1))
+    again = stopped_and_resumed(halted, tmp_path / "m", task, tmp_path / "journal", tell)
     assert len(seen) == sum(stage.epochs for stage in report.stages)
-    assert again.state().meta == whole.state().meta
-    assert all(torch.equal(again.state().tensors[key], tensor) for key, tensor in whole.state().tensors.items())
+    assert_same_state(again, whole)
 
 
 def test_captured_steps_compute_the_plain_updates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,8 +325,7 @@ def test_captured_steps_compute_the_plain_updates(monkeypatch: pytest.MonkeyPatc
         course.run()
         found.append((course.widths, course.now))
     assert found[0][0] == found[1][0]
-    for key, value in found[0][1].items():
-        assert float((found[1][1][key] - value).norm()) <= 1e-2 * (1e-3 + float(value.norm())), key
+    assert_same_update(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from grown.methods.grown.removal import remove
 from grown.methods.verify import verify
 from grown.train.batches import Batches
 from grown.train.loop import PlainSteps, Work, fit
-from helpers import Branchy, make_task, quick
+from helpers import Branchy, goes_on_from_its_file, make_task, quick
 from test_loop import Imitated
 
 SIZES = {"seed_size": 0.5, "start_size": 0.2, "task_size": 0.3, "max_size": 1.5}
@@ -206,17 +206,9 @@ def test_settings_that_are_growns_alone_are_off() -> None:
 def test_a_file_goes_on_as_if_it_had_never_been_one(kernel_format: str, refit: bool, tmp_path: Path) -> None:
     learner = made(kernel_format=kernel_format, refit=refit)
     learner.foresee(tasks(3))
-    for number, task in enumerate(tasks(3)):
-        report = learner.learn(task)
-        learner.save(tmp_path / f"{number}")
+    report = goes_on_from_its_file(learner, tasks(3), tmp_path, foresee=True)
     assert [stage.name for stage in report.stages] == ["grow", "refit"][: 1 + refit]
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
     assert not any(name.endswith("/picked") for name in container.load(tmp_path / "2")[0])
-    loaded = grown.load(tmp_path / "1")
-    loaded.foresee(tasks(3))
-    loaded.learn(tasks(3)[2])
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 def test_a_task_can_be_removed_and_what_it_freed_is_trained_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,18 +14,24 @@ import grown
 from fuzzing import Largest
 from grown.config import Config, Recipe
 from grown.data.task import measure
-from grown.errors import ConfigError, FileError, Stopped
+from grown.errors import ConfigError, FileError
 from grown.io import container, journal
-from grown.io.journal import Journal
 from grown.methods import METHODS, method
 from grown.methods.masked import MaskedMethod, layers
 from grown.methods.masked.layers import Kernels
 from grown.methods.masked.method import kernels_of
-from grown.methods.verify import verify
 from grown.methods.wsn import coding
 from grown.nn import bits
 from grown.train.loop import PlainSteps, Work, fit
-from helpers import assert_same_update, call, make_task, quick
+from helpers import (
+    assert_same_state,
+    assert_same_update,
+    call,
+    goes_on_from_its_file,
+    make_task,
+    quick,
+    stopped_and_resumed,
+)
 from test_loop import Imitated
 
 MASKED = tuple(name for name, made in METHODS.items() if issubclass(made, MaskedMethod))
@@ -61,17 +68,10 @@ def two() -> list[grown.Task]:
 def test_a_file_goes_on_as_if_it_had_never_been_one(name: str, tmp_path: Path) -> None:
     tasks = [*two(), make_task("t2", seed=2)]
     whole = convnet(name, refit=True, decide=0.5, kernel_format="bf16")
-    for number, task in enumerate(tasks):
-        report = whole.learn(task)
-        whole.save(tmp_path / f"{number}")
+    report = goes_on_from_its_file(whole, tasks, tmp_path)
     scores = [stage.val for stage in report.stages]
     assert [score for score in scores if score is not None] == [report.val]
     assert scores[-1] is None  # a refit has seen the held-out images
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
-    loaded = grown.load(tmp_path / "1")
-    loaded.learn(tasks[2])
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 @pytest.mark.parametrize("name", MASKED)
@@ -80,33 +80,21 @@ def test_a_task_that_was_stopped_goes_on_from_an_epoch(
 ) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.0)  # every epoch is kept
     tasks = two()
-    whole, halted = convnet(name), convnet(name)
-    for learner in (whole, halted):
-        learner.learn(tasks[0])
+    whole, start = convnet(name), tmp_path / "m"
+    whole.learn(tasks[0])
+    whole.save(start)
     report = whole.learn(tasks[1])
     epochs = sum(stage.epochs for stage in report.stages)
-    halted.save(tmp_path / "m")
     for stop in (2, epochs - 1):  # once in the first training of the task, once in its last
-        first, seen = Journal(tmp_path / f"journal{stop}"), []
+        seen: list[int] = []
 
-        def observe(event: dict[str, object], first: Journal = first, seen: list = seen, stop: int = stop) -> None:
-            if event["event"] == "epoch":
-                seen.append(event["epoch"])
-                if len(seen) == stop:
-                    first.stop_soon()
+        def tell(event: dict[str, Any], seen: list[int] = seen, stop: int = stop) -> bool:
+            seen.append(event["epoch"])
+            return len(seen) == stop
 
-        halted = grown.load(tmp_path / "m")
-        halted.observer = observe
-        with first.scope("t1"), pytest.raises(Stopped):
-            halted.learn(tasks[1])
-        again = grown.load(tmp_path / "m")
-        again.observer = observe
-        with Journal(tmp_path / f"journal{stop}").scope("t1"):
-            again.learn(tasks[1])
+        again = stopped_and_resumed(grown.load(start), start, tasks[1], tmp_path / f"journal{stop}", tell)
         assert len(seen) == epochs
-        assert again.state().meta == whole.state().meta
-        for key, tensor in whole.state().tensors.items():
-            assert torch.equal(again.state().tensors[key], tensor), key
+        assert_same_state(again, whole)
 
 
 @pytest.mark.parametrize("name", MASKED)

@@ -21,11 +21,10 @@ from grown.methods.pnn import PNN
 from grown.methods.pnn.columns import EARLIER, Frozen, Lateral, settled
 from grown.methods.pnn.columns import lateral as plain_lateral
 from grown.methods.pnn.layout import Layout
-from grown.methods.verify import verify
 from grown.nn.groups import find_channels
 from grown.nn.trace import trace
 from grown.train.loop import Work, fit
-from helpers import Branchy, assert_same_update, make_task, quick
+from helpers import Branchy, assert_same_update, goes_on_from_its_file, make_task, quick
 from test_adapter import Deep
 from test_loop import Imitated
 
@@ -303,18 +302,11 @@ def test_widths_come_in_units() -> None:
 def test_a_file_goes_on_as_if_it_had_never_been_one(kernel_format: str, refit: bool, tmp_path: Path) -> None:
     pnn = made(Branchy(), kernel_format=kernel_format, refit=refit)
     pnn.foresee(tasks(3))
-    for number, task in enumerate(tasks(3)):
-        report = pnn.learn(task)
-        pnn.save(tmp_path / f"{number}")
+    report = goes_on_from_its_file(pnn, tasks(3), tmp_path)
     assert [stage.name for stage in report.stages] == ["train", "refit"][: 1 + refit]
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[kernel_format]
     stored = container.load(tmp_path / "2")[0]
     assert {stored[f"task/2/{part}"].dtype for part in ("kernels", "laterals")} == {kind}
-    loaded = grown.load(tmp_path / "1")
-    loaded.learn(tasks(3)[2])
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 @pytest.mark.parametrize(

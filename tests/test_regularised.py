@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +15,18 @@ from torch import Tensor, nn
 import grown
 from grown.config import Config, Recipe
 from grown.data.task import Part, measure
-from grown.errors import ConfigError, FileError, Stopped
+from grown.errors import ConfigError, FileError
 from grown.io import container, journal
-from grown.io.journal import Journal
 from grown.methods import method
 from grown.methods.lwf import distillation
 from grown.methods.replay import memory
 from grown.methods.shared import SharedMethod
 from grown.methods.shared.importance import mean_of_gradients
 from grown.methods.shared.training import Guard, Training
-from grown.methods.verify import verify
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
 from grown.train.loop import PlainSteps, Work, fit
-from helpers import assert_same_update, make_task, quick
+from helpers import assert_same_state, assert_same_update, goes_on_from_its_file, make_task, quick, stopped_and_resumed
 from test_loop import Imitated
 
 SHARED = ("sequential", "ewc", "si", "mas", "lwf", "replay", "apd")
@@ -394,15 +393,8 @@ def test_sequential_forgets_and_the_others_forget_less() -> None:
 def test_a_file_goes_on_as_if_it_had_never_been_one(name: str, tmp_path: Path) -> None:
     tasks = [make_task(f"t{number}", seed=number) for number in range(3)]
     whole = convnet(name, refit=True, kernel_format="bf16")
-    for number, task in enumerate(tasks):
-        report = whole.learn(task)
-        whole.save(tmp_path / f"{number}")
+    report = goes_on_from_its_file(whole, tasks, tmp_path)
     assert [(stage.name, stage.val) for stage in report.stages] == [("train", report.val), ("refit", None)]
-    assert verify(tmp_path / "2").exact == ["t0", "t1", "t2"]
-    loaded = grown.load(tmp_path / "1")
-    loaded.learn(tasks[2])
-    loaded.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "2").read_bytes()
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -416,26 +408,15 @@ def test_a_task_that_was_stopped_goes_on_from_an_epoch(
         learner.learn(tasks[0])
     whole.learn(tasks[1])
     halted.save(tmp_path / "m")
-    first = Journal(tmp_path / "journal")
     seen: list[int] = []
 
-    def observe(event: dict[str, object]) -> None:
-        if event["event"] == "epoch":
-            seen.append(int(str(event["epoch"])))
-            if seen == [1, 2]:
-                first.stop_soon()
+    def tell(event: dict[str, Any]) -> bool:
+        seen.append(event["epoch"])
+        return seen == [1, 2]
 
-    halted.observer = observe
-    with first.scope("t1"), pytest.raises(Stopped):
-        halted.learn(tasks[1])
-    again = grown.load(tmp_path / "m")
-    again.observer = observe
-    with Journal(tmp_path / "journal").scope("t1"):
-        again.learn(tasks[1])
+    again = stopped_and_resumed(halted, tmp_path / "m", tasks[1], tmp_path / "journal", tell)
     assert seen == [1, 2, 3, 4]
-    assert again.state().meta == whole.state().meta
-    for key, tensor in whole.state().tensors.items():
-        assert torch.equal(again.state().tensors[key], tensor), key
+    assert_same_state(again, whole)
 
 
 def _forged(path: Path, name: str, change: object) -> None:
