@@ -23,6 +23,19 @@ FAST = Recipe(
     policy="trivial",
     watch=20,
 )
+# APD's and so the paper's for CIFAR-100 Split: no augmentation.
+SPLIT = Recipe(
+    name="split",
+    epochs=20,
+    batch=100,
+    optimizer="adam",
+    rate=1e-3,
+    weight_decay=1e-4,
+    score_rate=1e-2,
+    schedule="decay",
+    decay=0.95,
+    watch=5,
+)
 RECIPES: dict[str, Recipe] = {
     # `grown run`: hundreds of 8x8 images a task, seconds on one core.
     "small": Recipe(name="small", epochs=20, batch=32, rate=0.1, smoothing=0.1, score_rate=1e-2),
@@ -39,28 +52,13 @@ RECIPES: dict[str, Recipe] = {
         flip=True,
         watch=10,
     ),
-    # APD's and so the paper's for CIFAR-100 Split: no augmentation.
-    "split": Recipe(
-        name="split",
-        epochs=20,
-        batch=100,
-        optimizer="adam",
-        rate=1e-3,
-        weight_decay=1e-4,
-        score_rate=1e-2,
-        schedule="decay",
-        decay=0.95,
-        watch=5,
-    ),
+    "split": SPLIT,
     # The same network with what it lacks most: 4000 images are few for three million weights.
-    "split-best": Recipe(
+    "split-best": replace(
+        SPLIT,
         name="split-best",
         epochs=100,
-        batch=100,
-        optimizer="adam",
-        rate=1e-3,
-        weight_decay=1e-4,
-        score_rate=1e-2,
+        schedule="one-cycle",
         warmup=0.1,
         smoothing=0.1,
         crop=4,
