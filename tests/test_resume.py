@@ -21,7 +21,7 @@ from grown.bench import resume as resuming
 from grown.bench.runner import Request, resume, run
 from grown.config import Recipe
 from grown.errors import FileError, Stopped
-from grown.io import container, journal
+from grown.io import container, files, journal
 from grown.report import plots
 from helpers import Faults, call, content, make_task, quick
 
@@ -279,6 +279,22 @@ def test_a_damaged_state_of_a_training_is_named(tmp_path: Path, monkeypatch: pyt
     resume(where)
     run(Request(tasks=1, epochs=4, target=0.0, out=tmp_path / "whole"))
     assert content(where) == content(tmp_path / "whole")
+
+
+def test_what_a_kill_left_half_written_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch" and event["epoch"] == 3:
+            raise Interrupt
+
+    where = tmp_path / "run"
+    with pytest.raises(Interrupt):
+        run(Request(tasks=1, epochs=4, target=0.0, out=where), stop)
+    (where / "resume" / f".task1.1.safetensors.0a1b2c3d{files.PART}").write_bytes(b"the beginning of a sta")
+    resume(where)
+    assert not (where / "resume").exists()
+    assert (where / "result.json").is_file()
 
 
 def test_keeping_epochs_takes_a_small_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

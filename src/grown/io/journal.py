@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from grown.errors import FileError, Stopped
-from grown.io import container
+from grown.io import container, files
 from grown.io.fields import Fields
 from grown.io.versions import Kind
 
@@ -85,9 +85,11 @@ class Journal:
         return max(marks, default=None)
 
     def clear(self, scope: str | None = None) -> None:
-        """Forget a scope, or everything."""
+        """Forget a scope, or everything, with what a process left that was killed while it wrote."""
         for path in self.folder.glob(f"{scope}.*{ENDING}" if scope is not None else f"*{ENDING}"):
             path.unlink(missing_ok=True)
+        if scope is None:
+            files.clear_leftovers(self.folder)
 
     def stop_soon(self) -> None:
         """Keep the next epoch that ends, then raise `Stopped`."""
