@@ -4,7 +4,7 @@ Targets come first: the held-out accuracies of Scratch, or where a benchmark tra
 that took all epochs on the part that is not held out. Scratch at equal bytes comes after GROWN, as wide as its bytes
 allow. Every method that is registered is a row of its name. Run with `--jobs 1` and nothing else on the GPU for seconds
 that mean something; several jobs share the GPU best under NVIDIA's MPS. A row that is done is not run again; one that
-was cut off is resumed.
+was cut off is resumed. A committed result says in `jobs` how many ran at once.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ def start(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> s
         return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "2"})
 
 
-def finish(table: Table, row: str, seed: int, work: Path) -> None:
-    """Put a result in its place, and say what it is."""
+def finish(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> None:
+    """Put a result in its place, with how many runs shared the machine, and say what it is."""
+    work = arguments.work
     source = work / f"{row}-{seed}" / "result.json"
     if not source.is_file():
         last = (work / f"{row}-{seed}.log").read_text(errors="replace").strip().splitlines()[-1:]
@@ -144,8 +145,8 @@ def finish(table: Table, row: str, seed: int, work: Path) -> None:
         return
     path = table.path_of(row, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(source.read_bytes())
-    result = json.loads(source.read_text())
+    result = {**json.loads(source.read_text()), "jobs": arguments.jobs}
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     grew = sum(task["grew"] for task in result["tasks"][1:])
     print(
         f"{row:12} seed {seed}  {result['average_accuracy']:.2f}%  held-out "
@@ -172,7 +173,7 @@ def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], flo
         for job, process in list(running.items()):
             if process.poll() is not None:
                 del running[job]
-                finish(table, *job, arguments.work)
+                finish(table, *job, arguments)
         time.sleep(0.1)
     for job, process in running.items():
         process.kill()
