@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
 
 from grown import seeds
 from grown.config import Recipe
@@ -27,6 +26,7 @@ from grown.train import snapshots, turns
 from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
 from grown.train.memory import explained
+from grown.train.optimizers import SGD, Adam, Optimizer
 from grown.train.schedule import factor
 
 WARM_STEPS = 3  # steps that run as they are before one is captured
@@ -230,7 +230,7 @@ def update(work: Work, optimizers: list[Optimizer]) -> None:
     with work.around_update() if work.around_update is not None else nullcontext():
         for optimizer in optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
 
 
 class PlainSteps:
@@ -439,19 +439,14 @@ def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimi
         for group in groups
         if group["name"] != "scores"
     ]
-    capturable = any(parameter.is_cuda for group in groups for parameter in group["params"])
     optimizers: list[Optimizer] = []
     if recipe.optimizer == "sgd":
-        nesterov = recipe.momentum > 0
-        optimizers.append(SGD(plain, lr=recipe.rate, momentum=recipe.momentum, nesterov=nesterov, fused=True))
+        optimizers.append(SGD(plain, recipe.rate, recipe.momentum))
     else:
-        optimizers.append(Adam(plain, lr=recipe.rate, fused=True, capturable=capturable))
+        optimizers.append(Adam(plain, recipe.rate))
     scores = [parameter for group in groups if group["name"] == "scores" for parameter in group["params"]]
     if scores:
-        optimizers.append(Adam(scores, lr=recipe.score_rate, fused=True, capturable=capturable))
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["full_rate"] = group["lr"]
+        optimizers.append(Adam([{"params": scores}], recipe.score_rate))
     return optimizers
 
 
