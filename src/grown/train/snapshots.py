@@ -6,13 +6,16 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from grown.errors import FileError
+from grown.train.optimizers import Optimizer
 
 
 def take(network: nn.Module, optimizers: Iterable[Optimizer], device: torch.device) -> dict[str, Tensor]:
-    """Copies of everything that the next epoch depends on; its batches depend on the seed and its number alone."""
+    """Copies of everything that the next epoch depends on; its batches depend on the seed and its number alone.
+
+    They stay on their device: most trainings end and are committed before anything of them is written.
+    """
     found = {f"network/{key}": value for key, value in network.state_dict().items()}
     for number, optimizer in enumerate(optimizers):
         for index, parameter in enumerate(_parameters(optimizer)):
@@ -25,7 +28,7 @@ def take(network: nn.Module, optimizers: Iterable[Optimizer], device: torch.devi
     log = getattr(network, "gate_log", None)
     if log is not None:
         found |= {f"gates/{group}": states for group, states in log.last.items()}
-    return {name: value.detach().cpu().clone() for name, value in found.items()}
+    return {name: value.detach().clone() for name, value in found.items()}
 
 
 @torch.no_grad()

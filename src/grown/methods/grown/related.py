@@ -18,12 +18,14 @@ from grown.data.task import Normalisation, Part
 from grown.methods.grown.record import Record
 from grown.nn.axes import Widths
 from grown.nn.graph import BANKED, NORMS
-from grown.train.evaluate import logits_of
+from grown.train.batches import EVALUATION_BATCH
+from grown.train.evaluate import evaluating
 
 if TYPE_CHECKING:
     from grown.methods.grown.stage import Stage
 
 RIDGE = 0.1  # of the features' own scale
+MANY = 1000  # images at once on a GPU, which is done with fewer before the next ones are launched
 
 
 def most_related(stage: Stage) -> Record:
@@ -44,13 +46,16 @@ def most_related(stage: Stage) -> Record:
     return best[1]
 
 
+@torch.inference_mode()
 def _features(network: nn.Module, head: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     found: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float()))
-    half = torch.autocast("cuda", torch.bfloat16, enabled=device != "cpu")  # which is best shows in half precision too
+    on_gpu = device != "cpu"
+    half = torch.autocast("cuda", torch.bfloat16, enabled=on_gpu)  # which is best shows in half precision too
     try:
-        with half:
-            logits_of(network, part, normalise, device)
+        with half, evaluating(network):
+            for images in part.chunks(MANY if on_gpu else EVALUATION_BATCH):
+                network(normalise(images.to(device)))
     finally:
         hook.remove()
     return torch.cat(found)
