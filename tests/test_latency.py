@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -31,4 +30,4 @@ def test_a_ratio_is_of_the_first_over_the_second() -> None:
     x = torch.randn(256, 64)
     first, second, ratio = latency.compare(wide, narrow, x, 0.5)
     assert first > 5 * second > 0
-    assert ratio == pytest.approx(first / second, rel=0.5)
+    assert ratio > 5  # the median of many ratios, so not that of the medians
