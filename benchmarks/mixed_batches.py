@@ -25,6 +25,7 @@ from grown.config import Config
 from grown.models import backbone
 
 BATCH, TASKS, CLASSES, LIMIT = 256, 20, 5, 0.7
+WARM = 4  # rounds that are not timed
 
 
 def make_learner(name: str, width: float, image: int, channels: int, tasks: int) -> grown.Learner:
@@ -52,13 +53,13 @@ def measure(learner: grown.Learner, image: int, channels: int, rounds: int, devi
     names = learner.tasks
     mixed = [names[number % len(names)] for number in draw.permutation(BATCH)]
     times: dict[str, list[float]] = {"single": [], "mixed": []}
-    for number in range(rounds + 1):
+    for number in range(-WARM, rounds):
         single = [names[number % len(names)]] * BATCH
         for kind, tasks in (("single", single), ("mixed", mixed)):
             learner.predict_mixed(images[:2], tasks[:2], device)  # its network is there
             began = time.perf_counter()
             learner.predict_mixed(images, tasks, device)
-            if number:
+            if number >= 0:
                 times[kind].append(time.perf_counter() - began)
     ratios = [one / many for one, many in zip(times["single"], times["mixed"], strict=True)]
     return {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from grown.config import Recipe
 from grown.data.task import measure
 from grown.errors import Stopped
 from grown.io import container, journal
+from grown.methods.grown import mixed
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.nn import masks
@@ -251,3 +253,26 @@ def test_every_method_learns_a_stream_on_a_gpu(name: str, tmp_path: Path) -> Non
     result, _ = run(request)
     assert result["average_accuracy"] > 50.0
     assert grown.METHODS[name].forgets or result["forgetting"] == 0.0
+
+
+def test_mixed_batches_are_answered_as_each_task_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eagerly, captured, with room for a part of the batch only, and after a task of more classes came."""
+    monkeypatch.setattr(mixed, "SMALL", 8)
+    learner = grown.Learner(backbone("vgg16-bn-pool", width=0.125), quick(grow=False))
+    for number in range(3):
+        learner.learn(make_task(f"t{number}", shape=(32, 32, 3), each=16, classes=2 + number % 2))
+    draw = np.random.default_rng(0)
+    for turn, size in enumerate((40, 40, 40, 40, 7, 9, 9, 9, 9)):
+        if turn == 4:
+            learner.learn(make_task("more", shape=(32, 32, 3), each=16, classes=5))
+        if turn == 5:
+            monkeypatch.setattr(mixed, "MOST", 8)
+            learner._mixed.clear()
+        images = draw.integers(0, 256, (size, 32, 32, 3), dtype=np.uint8)
+        batch = images.astype(np.float32) if turn == 8 else images
+        names = [learner.tasks[number] for number in draw.integers(0, len(learner.tasks), size)]
+        found = learner.predict_mixed(batch, names, "cuda")
+        for name, image, answer in zip(names, images, found, strict=True):
+            alone = learner.predict(name, image[None])[0]
+            near(answer, alone, 1e-2)  # TF32
+            assert int(answer.argmax()) == int(alone.argmax())

@@ -127,10 +127,14 @@ class Normalisation:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images or features as the network takes them."""
-        shape = (1, -1) + (1,) * (images.ndim - 2)
-        mean = torch.tensor(self.mean, device=images.device).view(shape)
-        deviation = torch.tensor(self.deviation, device=images.device).view(shape)
+        mean, deviation = self.on(images.device, images.ndim)
         return (images.float() - mean) / deviation
+
+    def on(self, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation as tensors that meet images of so many dimensions."""
+        shape = (1, -1) + (1,) * (dimensions - 2)
+        mean, deviation = (torch.tensor(values, device=device).view(shape) for values in (self.mean, self.deviation))
+        return mean, deviation
 
 
 @dataclass(frozen=True, init=False, eq=False)

@@ -35,10 +35,10 @@ class Answer:
     nearer: float | None
 
 
-def rows_by_task(images: NDArray[Any], tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Which of these images are of which task."""
-    if len(images) != len(tasks):
-        raise TaskError(f"{len(images)} images, but {len(tasks)} tasks")
+def rows_by_task(images: int, tasks: Sequence[str]) -> dict[str, list[int]]:
+    """Which of so many images are of which task."""
+    if images != len(tasks):
+        raise TaskError(f"{images} images, but {len(tasks)} tasks")
     rows: dict[str, list[int]] = {}
     for number, name in enumerate(tasks):
         rows.setdefault(name, []).append(number)
@@ -48,7 +48,7 @@ def rows_by_task(images: NDArray[Any], tasks: Sequence[str]) -> dict[str, list[i
 def answer(learner: Learner, images: ArrayLike, tasks: Sequence[str], device: str = "cpu") -> list[Answer]:
     """Each image by its own task's network; those of one task go through it together."""
     array = np.asarray(images)
-    rows = rows_by_task(array, tasks)
+    rows = rows_by_task(len(array), tasks)
     found: dict[int, Answer] = {}
     for name, mine in rows.items():
         seen, logits = _run(learner, name, array[mine], device)

@@ -23,6 +23,7 @@ from grown.io.state import Size, State
 from grown.methods import check
 from grown.methods.base import Observer, TaskReport, check_fits
 from grown.methods.grown import algorithm, inference, record
+from grown.methods.grown.mixed import MixedBatches
 from grown.methods.grown.stage import Stage
 from grown.methods.grown.target import Targets
 from grown.nn import bits, trace
@@ -69,6 +70,7 @@ class Learner:
         self.targets = Targets(self)
         self.next_number = 1
         self._ready: dict[tuple[str, str], tuple[record.Record, nn.Module]] = {}
+        self._mixed: dict[tuple[str, torch.dtype], MixedBatches] = {}
         self._given_base = base_parameters
         self._keep = Path(keep) if keep is not None else None
         if self._keep is not None:
@@ -219,20 +221,26 @@ class Learner:
 
     def prepare(self, task: str, images: ArrayLike) -> Tensor:
         """Images (n, height, width, channels), or features (n, f), as a task's network takes them."""
-        mine = self._record(task)
+        return self._normalised(task, self._checked(images))
+
+    def _normalised(self, task: str, images: Tensor) -> Tensor:
+        return self._record(task).normalisation(images.permute(0, 3, 1, 2) if images.ndim == 4 else images)
+
+    def _checked(self, images: ArrayLike) -> Tensor:
+        """Images (n, height, width, channels), or features (n, f), that fit the network."""
         array = np.asarray(images)
         if array.ndim == 3:
             array = array[..., None]
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        tensor = tensor.permute(0, 3, 1, 2) if tensor.ndim == 4 else tensor
-        if tuple(tensor.shape[1:]) != self.graph.input_shape:
+        wanted = self.graph.input_shape
+        wanted = (*wanted[1:], wanted[0]) if len(wanted) == 3 else wanted
+        if tuple(array.shape[1:]) != wanted:
             raise TaskError(
-                f"images are {list(array.shape[1:])} (height, width, channels), but this network takes "
-                f"{[*self.graph.input_shape[1:], self.graph.input_shape[0]]}"
+                f"images are {list(array.shape[1:])} (height, width, channels), but this network takes {list(wanted)}"
             )
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise TaskError("an image holds NaN or infinity")
-        return mine.normalisation(tensor)
+        return tensor
 
     def ready(self, task: str, device: str = "cpu") -> nn.Module:
         """A task's network, extracted once and kept: to be run, not to be changed."""
@@ -251,14 +259,18 @@ class Learner:
     @torch.inference_mode()
     def predict_mixed(self, images: ArrayLike, tasks: Sequence[str], device: str = "cpu") -> list[Tensor]:
         """Class probabilities of each image by its own task, in their order: those of one task run together."""
-        array = np.asarray(images)
-        rows = inference.rows_by_task(array, tasks)
-        # All inputs are ready before the first network runs, so that a GPU is not kept waiting.
-        inputs = {name: self.prepare(name, array[mine]).to(device) for name, mine in rows.items()}
-        answers = {name: self.ready(name, device)(x).softmax(1) for name, x in inputs.items()}
+        checked = self._checked(images)
+        rows = inference.rows_by_task(len(checked), tasks)
+        if torch.device(device).type == "cuda":
+            checked = checked if checked.dtype == torch.uint8 else checked.float()
+            key = (device, checked.dtype)
+            if key not in self._mixed:
+                self._mixed[key] = MixedBatches(self, device, checked)
+            return self._mixed[key].predict(checked, rows)
         found: dict[int, Tensor] = {}
         for name, mine in rows.items():
-            found |= zip(mine, answers[name].cpu(), strict=True)
+            x = self._normalised(name, checked[mine])
+            found |= zip(mine, self.ready(name, device)(x).softmax(1), strict=True)
         return [found[number] for number in range(len(tasks))]
 
     def infer(self, images: ArrayLike, by: str = "features", device: str = "cpu") -> list[str]:
