@@ -128,18 +128,21 @@ def masked_step_table() -> str:
 
 
 def gpu_step_table() -> str:
-    """A step against its floor."""
+    """A step against its floor, of every network that was measured."""
+    measured = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("gpu_step*.json"))]
     rows = [
         [
+            found["about"]["backbone"],
             f"{row['size']:g}x",
             f"{row['scratch_ms']:.2f} ms",
             f"{row['grown_ms']:.2f} ms",
             f"{row['ratio']:.2f}",
             f"{row['floor_ms']:.2f} ms",
         ]
-        for row in json.loads((RESULTS / "gpu_step.json").read_text())["rows"]
+        for found in measured
+        for row in found["rows"]
     ]
-    return markdown(["size", "Scratch's step", "GROWN's step", "ratio", "floor"], rows)
+    return markdown(["network", "size", "Scratch's step", "GROWN's step", "ratio", "floor"], rows)
 
 
 def latency_table() -> str:
