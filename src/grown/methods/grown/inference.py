@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from grown.data.task import Part, Task
 from grown.errors import ConfigError, TaskError, unknown
@@ -105,7 +105,8 @@ def look_at(learner: Learner, task: Task) -> Features | None:
     if int(task.train.labels.bincount().min()) > 1:
         fit, held_out = task.hold_out(learner.config.holdout, learner.config.seed)
     fit, held_out = _some(fit, len(task.classes)), _some(held_out, len(task.classes))
-    seen = [_seen(learner, task.name, part) for part in (fit, held_out)]
+    (network,) = learner.networks([task.name], learner.config.device)
+    seen = [_seen(learner, network, task.name, part) for part in (fit, held_out)]
     if not all(bool(part.isfinite().all()) for part in seen):
         return None
     return features.measure(seen[0], fit.labels, seen[1], len(task.classes))
@@ -118,9 +119,8 @@ def _some(part: Part, classes: int) -> Part:
     return part.take(torch.cat(chosen).sort().values)
 
 
-def _seen(learner: Learner, task: str, part: Part) -> Tensor:
-    device, normalise = learner.config.device, learner.normalisation(task)
-    (network,), head = learner.networks([task], device), learner.graph.head.name
+def _seen(learner: Learner, network: nn.Module, task: str, part: Part) -> Tensor:
+    device, normalise, head = learner.config.device, learner.normalisation(task), learner.graph.head.name
     chunks = part.chunks(EVALUATION_BATCH)
     return torch.cat([features.seen_by_head(network, head, normalise(x.to(device)))[0].cpu() for x in chunks])
 
