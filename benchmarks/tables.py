@@ -12,11 +12,13 @@ import re
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import committed
 from committed import RESULTS, ROOT, spread
+from grown.bench import ablation, paper
 
 NAMES = {
     ("grown", "default"): "**GROWN**",
@@ -25,7 +27,7 @@ NAMES = {
     ("scratch", "default"): "Scratch, full width",
     ("scratch", "longer"): "Scratch, full width, 120 epochs",
     ("scratch", "turns"): "Scratch, full width, rotation labels in every task",
-    ("scratch", "quick"): "Scratch, VGG16 at half width, 80 epochs",
+    ("scratch", "quick"): "Scratch, VGG16 at half width, 115 epochs",
     ("scratch", "equal-bytes"): "Scratch at equal bytes",
     ("scratch", "equal-bytes-longer"): "Scratch at equal bytes, 120 epochs",
     ("scratch", "equal-bytes-turns"): "Scratch at equal bytes, rotation labels in every task",
@@ -80,6 +82,7 @@ def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
         row = {
             "": NAMES[key],
             "average accuracy (%)": spread([run["average_accuracy"] for run in runs], 2),
+            "the paper": printed(runs[0]["benchmark"], *key),
             "seeds": str(len(runs)),
             "forgetting": forgetting(max(run["forgetting"] for run in runs)),
             "tasks that grew": tasks_that_grew(runs) if key[0] == "grown" else "",
@@ -89,8 +92,37 @@ def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
         }
         if not count_seeds:
             del row["seeds"]
+        if runs[0]["benchmark"] not in paper.ROWS:
+            del row["the paper"]
         rows.append(row)
     return markdown(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
+def printed(benchmark: str, method: str, label: str) -> str:
+    """What the paper has for a row: its average (that of its tasks, where it prints another) and its size."""
+    if label.startswith(ablation.PREFIX) and benchmark == paper.ABLATION_STREAM:
+        *first, average = paper.ABLATION[label.removeprefix(ablation.PREFIX)]
+        return f"{statistics.mean(first):.2f}" if label.endswith("grow-only") else f"{average:+.1f}"
+    theirs = paper.row(benchmark, method) if label == "default" else None
+    if theirs is None:
+        return ""
+    other = "" if abs(theirs.average - theirs.printed) < 0.06 else f", prints {theirs.printed:g}"
+    return f"{theirs.average:.2f} at {theirs.sizes[-1]:g}x{other}"
+
+
+def task_table(folder: Path, what: str, digits: int) -> str:
+    """A number of each task (`test`, or `size_x` after it), over seeds, the paper's row below ours."""
+    found = committed.read(folder)
+    groups = {key: found[key] for key in NAMES if key in found and key[1] in ("default", "equal-bytes")}
+    rows = []
+    for key, runs in groups.items():
+        ours = [statistics.mean(run["tasks"][number][what] for run in runs) for number in range(len(runs[0]["tasks"]))]
+        rows.append([NAMES[key], *(f"{value:.{digits}f}" for value in ours)])
+        theirs = paper.row(runs[0]["benchmark"], key[0]) if key[1] == "default" else None
+        if theirs is not None:
+            numbers = theirs.tests if what == "test" else theirs.sizes
+            rows.append(["*the paper's*", *(f"{value:.{digits}f}" for value in numbers)])
+    return markdown(["task", *(str(number) for number in range(1, len(rows[0])))], rows) if rows else ""
 
 
 def seconds(runs: list[dict[str, Any]]) -> str:
@@ -163,13 +195,19 @@ def latency_table() -> str:
     return markdown(header, rows)
 
 
+KINDS: tuple[tuple[str, Callable[..., str], dict[str, Any]], ...] = (
+    ("", stream_table, {"count_seeds": True}),
+    ("-tasks", task_table, {"what": "test", "digits": 1}),
+    ("-sizes", task_table, {"what": "size_x", "digits": 2}),
+)
 TABLES: dict[str, Callable[[], str]] = {
     "digits": lambda: stream_table(RESULTS / "digits"),
     "digits-methods": lambda: stream_table(RESULTS / "digits-methods"),
-    "cifar100-superclass": lambda: stream_table(RESULTS / "cifar100-superclass", count_seeds=True),
-    "cifar100-split": lambda: stream_table(RESULTS / "cifar100-split", count_seeds=True),
-    "cifar100-split-best": lambda: stream_table(RESULTS / "cifar100-split-best", count_seeds=True),
-    "miniimagenet-20": lambda: stream_table(RESULTS / "miniimagenet-20", count_seeds=True),
+    **{
+        f"{name}{kind}": partial(make, RESULTS / name, **options)
+        for name in ("cifar100-superclass", "cifar100-split", "cifar100-split-best", "miniimagenet-20")
+        for kind, make, options in KINDS
+    },
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
     "latency": latency_table,

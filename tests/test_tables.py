@@ -32,7 +32,9 @@ def test_rows_stand_in_their_order_with_means_over_seeds(tmp_path: Path) -> None
         write(tmp_path, "grown", "default", seed)
     write(tmp_path / "exploration", "grown", "default", recipe="fast", average_accuracy=1.0)
     header, _, *found = rows(tmp_path)
-    assert header[1:] == ["average accuracy (%)", "seeds", "forgetting", "tasks that grew", "size", "bytes", "seconds"]
+    assert header[1:] == [
+        "average accuracy (%)", "the paper", "seeds", "forgetting", "tasks that grew", "size", "bytes", "seconds"
+    ]  # fmt: skip
     assert [row[0] for row in found] == [
         "**GROWN**",
         "**GROWN**, small",
@@ -44,9 +46,34 @@ def test_rows_stand_in_their_order_with_means_over_seeds(tmp_path: Path) -> None
         "GROWN's growth alone",
         "+ released kernels trained again",
     ]
-    assert found[0][1:] == ["81.00 ± 1.00", "3", "0", "0 to 1 of 2", "0.25 ± 0.00x", "0.62 ± 0.25x", "110"]
-    assert found[1][1:] == ["80.00", "1", "0", "0 of 2", "0.25x", "0.38x", "100"]
-    assert found[2][4] == ""
+    theirs = "81.52 at 1.5x, prints 82.2"
+    assert found[0][1:] == ["81.00 ± 1.00", theirs, "3", "0", "0 to 1 of 2", "0.25 ± 0.00x", "0.62 ± 0.25x", "110"]
+    assert found[1][1:] == ["80.00", "", "1", "0", "0 of 2", "0.25x", "0.38x", "100"]
+    assert found[2][2] == "78.75 at 20x"  # as it is printed
+    assert found[2][5] == ""
+    assert [row[2] for row in found[-2:]] == ["76.65", "+0.7"]
+
+
+def test_seconds_are_of_runs_that_were_alone(tmp_path: Path) -> None:
+    write(tmp_path, "grown", "default", 0, jobs=1)
+    write(tmp_path, "grown", "default", 1, jobs=5)
+    write(tmp_path, "scratch", "default", 0, jobs=5)
+    assert [row[-1] for row in rows(tmp_path)[2:]] == ["100", "(100)"]
+
+
+def test_each_tasks_numbers_stand_above_the_papers(tmp_path: Path) -> None:
+    tasks = [{"test": 70.0, "size_x": 0.125}, {"test": 80.0, "size_x": 0.25}]
+    write(tmp_path, "grown", "default", 0, tasks=tasks)
+    write(tmp_path, "grown", "default", 1, tasks=[{"test": 71.0, "size_x": 0.125}, {"test": 82.0, "size_x": 0.25}])
+    write(tmp_path, "scratch", "equal-bytes", 0, tasks=tasks)
+    write(tmp_path, "scratch", "longer", 0, tasks=tasks)
+    lines = tables.task_table(tmp_path, "test", 1).splitlines()
+    assert lines[0] == "| task | 1 | 2 |"
+    assert lines[2] == "| **GROWN** | 70.5 | 81.0 |"
+    assert lines[3].startswith("| *the paper's* | 67.2 | 76.8 | 79.6 |")
+    assert lines[4:] == ["| Scratch at equal bytes | 70.0 | 80.0 |"]
+    assert tables.task_table(tmp_path, "size_x", 2).splitlines()[3].startswith("| *the paper's* | 0.30 | 0.40 |")
+    assert tables.task_table(tmp_path / "nothing", "test", 1) == ""
 
 
 def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
