@@ -75,7 +75,7 @@ def stepper(network: nn.Module, groups: list[dict[str, Any]], penalty: Callable[
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
 
     return step
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import masked_step
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -39,6 +41,11 @@ def test_committed_results_keep_what_is_promised() -> None:
     }
     # In less than a millisecond, what Python does between the layers of a traced module is more than that.
     assert max(row["ratio"] for row in rows if row["plain_ms"] > 1) <= 1.05
+
+
+def test_a_masked_step_can_be_measured() -> None:
+    row = masked_step.measure("convnet", 0.25, 8, 1, True, 2)
+    assert row["masked_ms"] > 0 < row["plain_ms"]
 
 
 def test_imports_go_downwards_only() -> None:
