@@ -29,12 +29,10 @@ def measure_gains(template: nn.Module, graph: Graph) -> dict[str, float]:
 class Initializer:
     """Draws one task's new kernels; each draw depends on the task, the layer and the round alone."""
 
-    def __init__(self, gains: dict[str, float], seed: int, task: int, *, twice: bool = False) -> None:
-        """With `twice` they are kept, for one who asks for the same again: to copy takes a tenth of the time."""
+    def __init__(self, gains: dict[str, float], seed: int, task: int) -> None:
         self.gains = gains
         self.seed = seed
         self.task = task
-        self._drawn: dict[tuple[str, int], Tensor] | None = {} if twice else None
 
     def generator(self, name: str, round_: int) -> torch.Generator:
         """A generator for one layer in one round of growth."""
@@ -42,13 +40,6 @@ class Initializer:
 
     def kernels(self, name: str, extent: tuple[int, int], kernel: tuple[int, ...], round_: int) -> Tensor:
         """Normal kernels (out, in, *k) for a layer of this extent."""
-        shape = (*extent, *kernel)
-        known = self._drawn.get((name, round_)) if self._drawn is not None else None
-        if known is None or known.shape != shape:
-            fan_in = extent[1] * math.prod(kernel)
-            spread = self.gains[name] / math.sqrt(max(1, fan_in))
-            known = torch.empty(shape).normal_(0.0, spread, generator=self.generator(name, round_))
-            if self._drawn is None:
-                return known
-            self._drawn[name, round_] = known
-        return known.clone()
+        fan_in = extent[1] * math.prod(kernel)
+        spread = self.gains[name] / math.sqrt(max(1, fan_in))
+        return torch.empty((*extent, *kernel)).normal_(0.0, spread, generator=self.generator(name, round_))

@@ -9,6 +9,7 @@ from torch import Tensor
 from grown.data.task import Task
 from grown.growth import budget
 from grown.methods.grow.network import ContinuousNetwork
+from grown.methods.grown.record import Record
 from grown.methods.grown.stage import Stage
 from grown.nn.axes import Widths
 from grown.nn.network import GrowingNetwork
@@ -25,8 +26,8 @@ class GrowStage(Stage):
     network: ContinuousNetwork
     network_type: ClassVar[type[GrowingNetwork]] = ContinuousNetwork
 
-    def __init__(self, learner: Grow, task: Task, *, decided: Stage | None = None) -> None:
-        super().__init__(learner, task, decided=decided)
+    def __init__(self, learner: Grow, task: Task, *, all_data: bool = False, related: Record | None = None) -> None:
+        super().__init__(learner, task, all_data=all_data, related=related)
         if not self.first:  # a first task has candidates already
             self._append_candidates(self._cap() - self._open_parameters())
         self.name = "grow"

@@ -63,19 +63,15 @@ def narrow_kernels(
 
     `active` and `soft` are of `widths`; `kernels` may have grown to `physical` widths since.
     """
+    positions = [flags.nonzero().flatten() for flags in kept]
+    here = bank.at(widths, positions)
+    there = here if physical is None else bank.at(physical, positions)
     device = kernels.device
-    if all(bool(flags.all()) for flags in kept) and physical in (None, widths):  # nothing is cut
-        narrow, on = kernels.clone(), active.to(device)
-    else:
-        positions = [flags.nonzero().flatten() for flags in kept]
-        here = bank.at(widths, positions)
-        there = here if physical is None else bank.at(physical, positions)
-        narrow = kernels[there[0][:, None].to(device), there[1].to(device)]
-        on = active[here[0][:, None], here[1]].to(device)
-        soft = None if soft is None else soft[here[0][:, None], here[1]]
+    narrow = kernels[there[0][:, None].to(device), there[1].to(device)]
+    on = active[here[0][:, None], here[1]].to(device)
     shape = (*on.shape, *([1] * len(bank.kernel)))
     if soft is not None:
-        narrow = narrow * soft.to(device).view(shape)
+        narrow = narrow * soft[here[0][:, None], here[1]].to(device).view(shape)
     narrow = narrow.masked_fill_(~on.view(shape), 0.0)
     return narrow.flatten(1) if op == "linear" else narrow
 

@@ -40,9 +40,9 @@ class Stage:
 
     network_type: ClassVar[type[GrowingNetwork]] = GrowingNetwork
 
-    def __init__(self, learner: Learner, task: Task, *, decided: Stage | None = None) -> None:
+    def __init__(self, learner: Learner, task: Task, *, all_data: bool = False, related: Record | None = None) -> None:
         config = learner.config
-        self.all_data = decided is not None  # also train on the held-out images: only once they have decided
+        self.all_data = all_data  # also train on the held-out images: only once they have decided
         self.learner = learner
         self.task = task
         self.number = learner.next_number
@@ -51,25 +51,20 @@ class Stage:
         self.fit: Part
         self.held_out: Part
         self.fit, self.held_out = parts_of(task, config)
-        self.fit = task.train if self.all_data else self.fit
+        self.fit = task.train if all_data else self.fit
         self.normalise: Normalisation = measure(self.fit)
         self.reports: list[StageReport] = []
         self.related: Record | None = None  # the earlier task that this one starts as
         self.rounds = 0  # times that candidates were appended
         self.expansions = 0  # of them, those that a missed target asked for
         self._opened = time.perf_counter()
-        self._initializer: Initializer = (
-            decided._initializer
-            if decided is not None
-            else Initializer(learner.gains, config.seed, self.number, twice=config.refit)
-        )
+        self._initializer = Initializer(learner.gains, config.seed, self.number)
         self._before = learner.widths  # the widths that earlier tasks see
         self._settings = self._mask_settings()
         widths = learner.seed_widths() if self.first else learner.widths
         self.network = self._make_network(widths)
         if not self.first and config.start == "related":
-            known = decided.related if decided is not None else None
-            self.related = known if known is not None else most_related(self)
+            self.related = related if related is not None else most_related(self)
             start_from(self, self.related)
         if self.first and config.grow:
             self._append_candidates(self._cap() - self._open_parameters())
@@ -113,7 +108,7 @@ class Stage:
     def anew_with_all_data(self, expansions: int) -> Stage:
         """The same task from its start, on all of its training images, expanded so many times from the beginning."""
         learner = self.learner
-        stage = type(self)(learner, self.task, decided=self)
+        stage = type(self)(learner, self.task, all_data=True, related=self.related)
         for _ in range(expansions):
             stage.expand()
         stage.name = "refit"
