@@ -166,7 +166,7 @@ class Entry:
             return
         journal.folder.mkdir(parents=True, exist_ok=True)
         for path, values, meta in journal._ended:
-            container.save(path, {name: value.cpu() for name, value in values.items()}, meta, JOURNAL)
+            container.save(path, values, meta, JOURNAL)
         journal._ended.clear()
         journal._last = time.perf_counter()
         journal._spent = journal._last - began

@@ -12,10 +12,7 @@ from grown.train.optimizers import Optimizer
 
 
 def take(network: nn.Module, optimizers: Iterable[Optimizer], device: torch.device) -> dict[str, Tensor]:
-    """Copies of everything that the next epoch depends on; its batches depend on the seed and its number alone.
-
-    They stay on their device: most trainings end and are committed before anything of them is written.
-    """
+    """Copies of everything that the next epoch depends on; its batches depend on the seed and its number alone."""
     found = {f"network/{key}": value for key, value in network.state_dict().items()}
     for number, optimizer in enumerate(optimizers):
         for index, parameter in enumerate(_parameters(optimizer)):
@@ -28,7 +25,7 @@ def take(network: nn.Module, optimizers: Iterable[Optimizer], device: torch.devi
     log = getattr(network, "gate_log", None)
     if log is not None:
         found |= {f"gates/{group}": states for group, states in log.last.items()}
-    return {name: value.detach().clone() for name, value in found.items()}
+    return {name: value.detach().to("cpu", copy=True) for name, value in found.items()}
 
 
 @torch.no_grad()
