@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from grown.methods.grown.learner import Learner
+    from grown.methods.grown.record import Record
 
 STREAMS = 8
 SMALL = 64  # rows; of more, kernels take longer than their launches, and a graph would hold on to much memory
@@ -67,11 +68,11 @@ class MixedBatches:
             self._tasks.clear()  # what was captured writes to where it was
 
     def _network(self, task: str) -> _TaskNetwork:
-        network, known = self._learner.ready(task, self._device), self._tasks.get(task)
-        if known is None or known.network is not network:
+        mine, known = self._learner.records[task], self._tasks.get(task)
+        if known is None or known.record is not mine:
             lane = known.lane if known is not None else self._lanes[len(self._tasks) % STREAMS]
-            scale = self._learner.normalisation(task).on(self.images.device, self.images.ndim)
-            self._tasks[task] = known = _TaskNetwork(self, network, scale, lane)
+            (network,) = self._learner.networks([task], self._device)
+            self._tasks[task] = known = _TaskNetwork(self, mine, network, lane)
         return known
 
 
@@ -86,10 +87,11 @@ class _Lane:
 class _TaskNetwork:
     """A task's network and its calls, one for each number of rows that is captured."""
 
-    def __init__(self, batches: MixedBatches, network: nn.Module, scale: tuple[Tensor, Tensor], lane: _Lane) -> None:
+    def __init__(self, batches: MixedBatches, record: Record, network: nn.Module, lane: _Lane) -> None:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as the images are
-        self.network, self.lane = network, lane
-        self._batches, self._scale = batches, scale
+        self.record, self.lane = record, lane
+        self._batches, self._network = batches, network
+        self._scale = record.normalisation.on(batches.images.device, batches.images.ndim)
         self._calls: dict[int, _Call] = {}
 
     def call(self, rows: list[int]) -> _Call:
@@ -107,7 +109,7 @@ class _TaskNetwork:
         x = images.index_select(0, rows.clamp(max=len(images) - 1))
         x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x
         mean, deviation = self._scale
-        found = self.network((x.float() - mean) / deviation).softmax(1)
+        found = self._network((x.float() - mean) / deviation).softmax(1)
         answers[:, : found.shape[1]].index_copy_(0, rows, found)
 
 
