@@ -259,16 +259,21 @@ def test_whatever_write_fails_the_run_goes_on(
     assert failures >= 8
 
 
-def test_a_damaged_state_of_a_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+def interrupt_in_third_epoch(where: Path) -> None:
+    """A run of one task and four epochs, which ends there."""
 
     def stop(event: dict[str, Any]) -> None:
         if event["event"] == "epoch" and event["epoch"] == 3:
             raise Interrupt
 
-    where = tmp_path / "run"
     with pytest.raises(Interrupt):
         run(Request(tasks=1, epochs=4, target=0.0, out=where), stop)
+
+
+def test_a_damaged_state_of_a_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+    where = tmp_path / "run"
+    interrupt_in_third_epoch(where)
     state = where / "resume" / "task1.1.safetensors"
     raw = bytearray(state.read_bytes())
     raw[-5] ^= 4
@@ -283,14 +288,8 @@ def test_a_damaged_state_of_a_training_is_named(tmp_path: Path, monkeypatch: pyt
 
 def test_what_a_kill_left_half_written_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.0)
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "epoch" and event["epoch"] == 3:
-            raise Interrupt
-
     where = tmp_path / "run"
-    with pytest.raises(Interrupt):
-        run(Request(tasks=1, epochs=4, target=0.0, out=where), stop)
+    interrupt_in_third_epoch(where)
     (where / "resume" / f".task1.1.safetensors.0a1b2c3d{files.PART}").write_bytes(b"the beginning of a sta")
     resume(where)
     assert not (where / "resume").exists()
