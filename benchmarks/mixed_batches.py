@@ -25,7 +25,6 @@ from grown.config import Config
 from grown.models import backbone
 
 BATCH, TASKS, CLASSES, LIMIT = 256, 20, 5, 0.7
-WARM = 4  # rounds that are not timed
 
 
 def make_learner(name: str, width: float, image: int, channels: int, tasks: int) -> grown.Learner:
@@ -53,7 +52,7 @@ def measure(learner: grown.Learner, image: int, channels: int, rounds: int, devi
     names = learner.tasks
     mixed = [names[number % len(names)] for number in draw.permutation(BATCH)]
     times: dict[str, list[float]] = {"single": [], "mixed": []}
-    for number in range(-WARM, rounds):
+    for number in range(-len(names), rounds):  # once for each task without being timed
         single = [names[number % len(names)]] * BATCH
         for kind, tasks in (("single", single), ("mixed", mixed)):
             learner.predict_mixed(images[:2], tasks[:2], device)  # its network is there
