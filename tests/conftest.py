@@ -34,6 +34,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def exact() -> Iterator[None]:
+    """Kernels that compute the same each time, without TF32: those that cuDNN times differ from run to run."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_cifar100(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where CIFAR-100 lies, unpacked if need be; without it the test is skipped."""

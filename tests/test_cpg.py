@@ -407,9 +407,9 @@ def test_a_captured_step_sees_the_mask_of_each_epoch() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("pruning", [False, True])
 def test_captured_steps_on_a_gpu_train_as_plain_ones_do(pruning: bool) -> None:
-    torch.backends.cudnn.allow_tf32 = False
     recipe = Recipe(epochs=3, batch=8, rate=1e-3, score_rate=1e-7, precision="fp32")
     learner = made(backbone("vgg16-bn", width=0.125), device="cuda", recipe=Recipe(epochs=1, batch=8))
     first, second = (make_task(f"t{n}", shape=(32, 32, 3), seed=n) for n in range(2))

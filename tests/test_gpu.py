@@ -37,26 +37,53 @@ def near(one: torch.Tensor, other: torch.Tensor, limit: float) -> None:
     assert float(error) < limit, float(error)
 
 
+@pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("shape", [(64, 32, 32), (64, 40, 7), (8, 3, 16), (64, 256, 2), (2, 200, 1)])
-def test_norm_and_relu(shape: tuple[int, int, int]) -> None:
+def test_norm_and_relu(shape: tuple[int, int, int], adds: bool) -> None:
     from grown.nn import fused
 
     count, channels, side = shape
     torch.manual_seed(0)
     start = (torch.randn(count, channels, side, side, device="cuda") * 2 + 1).to(memory_format=LAST)
-    slope = torch.randn_like(start)
+    other, slope = torch.randn_like(start), torch.randn_like(start)
     found = []
     for way in ("plain", "fused"):
         x = start.clone(memory_format=torch.preserve_format).requires_grad_()
+        added = other.clone(memory_format=torch.preserve_format).requires_grad_() if adds else None
         norm = nn.BatchNorm2d(channels).cuda()
         with torch.no_grad():
             norm.weight.copy_(torch.linspace(-1, 2, channels))
             norm.bias.copy_(torch.linspace(1, -1, channels))
-        y = F.relu(norm(x)) if way == "plain" else fused.norm_relu(x, norm)
+        plain = norm(x) if way == "plain" else None
+        if plain is not None and added is not None:
+            plain = plain + added
+        y = F.relu(plain) if plain is not None else fused.norm_relu(x, norm, added)
         y.backward(slope)
-        found.append([y, x.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+        grads = [value.grad for value in (x, added, norm.weight, norm.bias) if value is not None]
+        found.append([y, *grads, norm.running_mean, norm.running_var])
     for one, other in zip(*found, strict=True):
         near(other, one, 1e-3)
+
+
+@pytest.mark.parametrize("shape", [(64, 32, 32, 32), (3, 70, 9, 7), (2, 3, 4, 4)])
+@pytest.mark.parametrize("window", [((2, 2), (2, 2), (0, 0)), ((3, 3), (2, 2), (1, 1)), ((3, 2), (1, 2), (1, 1)),
+                                    ((4, 4), (4, 4), (0, 0)), ((2, 2), (3, 3), (0, 0))])  # fmt: skip
+def test_pools(shape: tuple[int, ...], window: tuple[tuple[int, int], ...]) -> None:
+    """Equal values are many after a ReLU: the first one gets the gradient, as in PyTorch."""
+    from grown.nn import fused
+
+    torch.manual_seed(0)
+    start = torch.randn(shape, device="cuda").relu().round(decimals=1).bfloat16().to(memory_format=LAST)
+    start[0, 0, 1, 1] = float("nan")
+    found = []
+    for pool in (F.max_pool2d, fused.max_pool):
+        x = start.clone(memory_format=torch.preserve_format).requires_grad_()
+        y = pool(x, *window)
+        y.backward((torch.arange(y.numel(), device="cuda") % 7).view(y.shape).bfloat16())
+        found.append([y, x.grad])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        near(other.nan_to_num(), one.nan_to_num(), 1e-2)
 
 
 @pytest.mark.parametrize("parts", ["both", "frozen", "trainable"])
@@ -101,13 +128,13 @@ def assert_same_update(start: dict, one: dict, other: dict) -> None:
             near(other[key].float() - before.float(), change, 1e-2)
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("growing", [False, True])
 def test_a_captured_step_is_the_plain_step(growing: bool) -> None:
     """The same steps, captured and not, from the same start, in full precision: the same update.
 
     Scores stand still here: Adam's first steps follow a gradient's sign, which rounding decides where it is near zero.
     """
-    torch.backends.cudnn.allow_tf32 = False
     task = make_task("t", shape=(32, 32, 3), each=32)
     recipe = Recipe(
         epochs=1, batch=16, rate=1e-4, score_rate=1e-7, precision="fp32", crop=2, flip=True, cutout=4, cutmix=0.5
@@ -135,8 +162,8 @@ def test_a_captured_step_is_the_plain_step(growing: bool) -> None:
     assert_same_update(start, *states)
 
 
+@pytest.mark.usefixtures("exact")
 def test_scratch_is_the_same_captured_or_not() -> None:
-    torch.backends.cudnn.allow_tf32 = False
     task = make_task("t", shape=(32, 32, 3), each=32)
     recipe = Recipe(epochs=1, batch=16, rate=1e-4, precision="fp32")
     learner = grown.Learner(backbone("resnet18", width=0.125), quick(), input_shape=(3, 32, 32))
@@ -152,9 +179,9 @@ def test_scratch_is_the_same_captured_or_not() -> None:
     assert_same_update(start, *states)
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("name", ["vgg16-bn-pool", "resnet18"])
 def test_trainings_side_by_side_come_out_as_alone(name: str) -> None:
-    torch.backends.cudnn.allow_tf32 = False
     # A rate whose updates of a norm's weights, around 1, are far above what fp32 resolves there.
     recipe = Recipe(epochs=1, batch=16, rate=1e-3, precision="fp32", turns=True, crop=2)
     learner = grown.Learner(backbone(name, width=0.125), quick(), input_shape=(3, 32, 32))

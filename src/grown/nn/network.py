@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from grown.nn import accelerate, axes, masks
+from grown.nn import axes, fusing, masks
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.gate_log import GateLog
@@ -18,6 +18,8 @@ from grown.nn.groups import Axis, Channels
 from grown.nn.initial import Initializer
 from grown.nn.layers import Head, MaskedLayer, MaskSettings, gated_lrn, widen_norm
 from grown.nn.plain import CALLS, make_norm, make_plain
+
+POOLS = ("max_pool", "adaptive_max_pool")
 
 
 class GrowingNetwork(nn.Module):
@@ -65,7 +67,7 @@ class GrowingNetwork(nn.Module):
         )
         self.gates = nn.ParameterDict()
         self.gate_log = GateLog(self)
-        self._norm_relu = _pairs(graph)
+        self._together = _together(graph)
         last_reader = {source: node.name for node in graph.nodes for source in node.inputs}
         self._plan = [
             (node, self._key[node.name], node.inputs, [s for s in set(node.inputs) if last_reader[s] == node.name])
@@ -97,9 +99,11 @@ class GrowingNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         opening = self._opening()
         values = {self.graph.nodes[0].name: x}
-        done: set[str] = set()  # ReLUs that ran together with their norm
+        done: dict[str, str] = {}  # what ran together with a norm, and where its value is
         for node, key, inputs, finished in self._plan:
-            if node.op in BANKED:
+            if node.name in done:
+                values[node.name] = values[done[node.name]]
+            elif node.op in BANKED:
                 gate = None if node.attrs.get("depthwise") else self._gate(self._reads(node), opening)
                 values[node.name] = self.layers[key](values[inputs[0]], gate)
             elif node.op == "add":
@@ -111,11 +115,15 @@ class GrowingNetwork(nn.Module):
                 values[node.name] = values[inputs[0]].mean((2, 3), keepdim=keep)
             elif node.op == "lrn" and (gate := self._gate(self.channels.output[node.name], opening)) is not None:
                 values[node.name] = gated_lrn(values[inputs[0]], gate, **node.attrs)  # type: ignore[arg-type]
-            elif node.name in self._norm_relu and (kernels := self._fusable(values[inputs[0]])):
-                values[node.name] = kernels.norm_relu(values[inputs[0]], self.layers[key])
-                done.add(self._norm_relu[node.name])
-            elif node.name in done:
-                values[node.name] = values[inputs[0]]
+            elif node.name in self._together:
+                behind = self._together[node.name]
+                added = None if behind.other is None else values[behind.other]
+                values[node.name] = fusing.norm_relu(values[inputs[0]], self.layers[key], added)
+                done[behind.relu] = behind.add or node.name
+                if behind.add is not None:
+                    done[behind.add] = node.name
+            elif node.op in POOLS:
+                values[node.name] = fusing.max_pool(values[inputs[0]], self.layers[key])
             else:
                 values[node.name] = self.layers[key](values[inputs[0]])
             for source in finished:
@@ -123,9 +131,6 @@ class GrowingNetwork(nn.Module):
         head = self.graph.head
         logits: Tensor = self.head(values[head.inputs[0]], self._gate(self._reads(head), opening))
         return logits
-
-    def _fusable(self, x: Tensor) -> Any:
-        return accelerate.fused() if self.training and x.is_cuda else None
 
     # --- gates on candidate channels -------------------------------------------------------------------------------
 
@@ -202,15 +207,14 @@ class GrowingNetwork(nn.Module):
         self.widths = widths
 
 
-def _pairs(graph: Graph) -> dict[str, str]:
-    """Batch norms that only a ReLU reads, and that ReLU."""
-    pairs = {}
-    for node in graph.norms():
-        readers = [reader for reader in graph.nodes if node.name in reader.inputs]
+def _together(graph: Graph) -> dict[str, fusing.Behind]:
+    """Batch norms that run together with what is behind them."""
+
+    def kind(node: Node) -> str:
         plain = node.op == "batch_norm" and node.attrs["dims"] == 2 and node.attrs["affine"]
-        if plain and node.attrs["momentum"] is not None and len(readers) == 1 and readers[0].op == "relu":
-            pairs[node.name] = readers[0].name
-    return pairs
+        return "norm" if plain and node.attrs["momentum"] is not None else node.op
+
+    return fusing.find(fusing.Part(node.name, kind(node), tuple(node.inputs)) for node in graph.nodes)
 
 
 def _over(flags: Tensor, kernel: tuple[int, ...]) -> Tensor:

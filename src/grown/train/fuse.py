@@ -1,50 +1,70 @@
-"""A plain network's batch norms and the ReLUs behind them, run by one fused kernel pair while it trains on a GPU."""
+"""A plain network's norms, additions, ReLUs and pools, run by fused kernels while it trains on a GPU."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 from torch import Tensor, fx, nn
 
+from grown.nn import fusing
 from grown.nn.accelerate import fused
 
 
-class _NormRelu(nn.Module):
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        kernels = fused()
-        if not self.training or kernels is None:
-            return nn.functional.relu(self.norm(x))
-        y: Tensor = kernels.norm_relu(x, self.norm)
-        return y
-
-
 class Fusion:
-    """Replaces pairs of modules of an `fx.GraphModule`, and puts them back."""
+    """Gives an `fx.GraphModule` another program over the same modules, and its own one back."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._network = network
-        self._before: dict[str, nn.Module] = {}
-        if fused() is None or not isinstance(network, fx.GraphModule):
-            return
-        modules = dict(network.named_modules())
-        for node in network.graph.nodes:
-            norm = modules.get(str(node.target)) if node.op == "call_module" else None
-            if not isinstance(norm, nn.BatchNorm2d) or not norm.affine or norm.momentum is None:
-                continue
-            readers = list(node.users)
-            relu = modules.get(str(readers[0].target)) if len(readers) == 1 else None
-            if isinstance(relu, nn.ReLU):
-                self._swap(str(node.target), _NormRelu(norm))
-                self._swap(str(readers[0].target), nn.Identity())
-
-    def _swap(self, name: str, module: nn.Module) -> None:
-        self._before[name] = self._network.get_submodule(name)
-        self._network.set_submodule(name, module)
+        self._network = network if fused() is not None and isinstance(network, fx.GraphModule) else None
+        if self._network is not None:
+            self._before = self._network.graph
+            self._network.graph = _fused(self._network)
 
     def undo(self) -> None:
         """The network as it was."""
-        for name, module in self._before.items():
-            self._network.set_submodule(name, module.train(self._network.training))
-        self._before.clear()
+        if self._network is not None:
+            self._network.graph = self._before
+            self._network = None
+
+
+def _fused(network: fx.GraphModule) -> fx.Graph:
+    modules = dict(network.named_modules())
+    program = fx.Graph()
+    program.output(program.graph_copy(network.graph, {}))
+    nodes = {node.name: node for node in program.nodes}
+    kinds = {name: _kind(node, modules) for name, node in nodes.items()}
+    inputs = {name: tuple(source.name for source in node.all_input_nodes) for name, node in nodes.items()}
+    together = fusing.find(fusing.Part(name, kinds[name], inputs[name]) for name in nodes)
+    for name, kind in kinds.items():
+        if name in together:
+            behind = together[name]
+            added = [nodes[behind.other]] if behind.other is not None else []
+            replaced = [part for part in (name, behind.add, behind.relu) if part is not None]
+            new = _insert(program, nodes[name], fusing.norm_relu, added)
+        elif kind == "pool":
+            replaced = [name]
+            new = _insert(program, nodes[name], fusing.max_pool, [])
+        else:
+            continue
+        nodes[replaced[-1]].replace_all_uses_with(new)
+        for part in reversed(replaced):
+            program.erase_node(nodes[part])
+        nodes[replaced[-1]] = new  # a later addition may read it
+    return program
+
+
+def _insert(program: fx.Graph, node: fx.Node, run: Callable[..., Tensor], more: list[fx.Node]) -> fx.Node:
+    """Before a node that calls a module, a call of this function with its input and that module."""
+    with program.inserting_before(node):
+        return program.call_function(run, (node.args[0], program.get_attr(str(node.target)), *more))
+
+
+def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str:
+    if node.op == "call_function":
+        return "add" if node.target is operator.add else ""
+    module = modules.get(str(node.target)) if node.op == "call_module" else None
+    if isinstance(module, nn.BatchNorm2d) and module.affine and module.momentum is not None:
+        return "norm"
+    if isinstance(module, nn.MaxPool2d | nn.AdaptiveMaxPool2d):
+        return "pool"
+    return {nn.ReLU: "relu", nn.Identity: "identity"}.get(type(module), "")

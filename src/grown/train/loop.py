@@ -483,7 +483,10 @@ def _random_numbers(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _autotuned(on_gpu: bool) -> Any:
-    """Let cuDNN time its kernels for these shapes."""
+    """Let cuDNN time its kernels for these shapes, unless the process asked for deterministic ones."""
     if not on_gpu:
         return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32)
+    asked = torch.backends.cudnn
+    return asked.flags(
+        enabled=True, benchmark=not asked.deterministic, deterministic=asked.deterministic, allow_tf32=asked.allow_tf32
+    )

@@ -1,0 +1,89 @@
+"""Which neighbours of a network run as one kernel while it trains on a GPU, and how each is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.utils import _pair
+
+from grown.nn import accelerate
+
+MOST = 64  # values of a pooling window that one kernel reads
+
+
+class Part(NamedTuple):
+    """An operation of a network: `kind` is norm, relu, add, identity, or anything else."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+
+
+class Behind(NamedTuple):
+    """What runs together with a norm: a ReLU, and before it perhaps an addition to what `other` gives."""
+
+    relu: str
+    add: str | None = None
+    other: str | None = None
+
+
+def find(parts: Iterable[Part]) -> dict[str, Behind]:
+    """The norms of a network, its parts in the order in which they run, that can run together with a ReLU."""
+    named = {part.name: part for part in parts}
+    order = {name: number for number, name in enumerate(named)}
+    readers: dict[str, list[Part]] = {name: [] for name in named}
+    for part in named.values():
+        for source in part.inputs:
+            readers[source].append(part)
+    found = {}
+    for part in named.values():
+        if part.kind == "norm" and (reader := _only(readers[part.name])) is not None:
+            if reader.kind == "relu":
+                found[part.name] = Behind(reader.name)
+            elif reader.kind == "add" and len(reader.inputs) == 2:
+                other = next(source for source in reader.inputs if source != part.name)
+                while named[other].kind == "identity":
+                    other = named[other].inputs[0]
+                last = _only(readers[reader.name])
+                if order[other] < order[part.name] and last is not None and last.kind == "relu":
+                    found[part.name] = Behind(last.name, reader.name, other)
+    return found
+
+
+def _only(readers: list[Part]) -> Part | None:
+    return readers[0] if len(readers) == 1 else None
+
+
+def norm_relu(x: Tensor, norm: Any, added: Tensor | None = None) -> Tensor:
+    """A batch norm, an addition if there is one, and ReLU."""
+    if norm.training and (kernels := _kernels(x)) is not None:
+        y: Tensor = kernels.norm_relu(x, norm, added)
+        return y
+    y = norm(x)
+    return nn.functional.relu(y if added is None else y + added)
+
+
+def max_pool(x: Tensor, pool: Any) -> Tensor:
+    """What a module that pools the largest values does."""
+    if pool.training and (kernels := _kernels(x)) is not None and (window := _window(pool, x)) is not None:
+        y: Tensor = kernels.max_pool(x, *window)
+        return y
+    out: Tensor = pool(x)
+    return out
+
+
+def _kernels(x: Tensor) -> Any:
+    return accelerate.fused() if x.is_cuda and x.ndim == 4 else None
+
+
+def _window(pool: Any, x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Kernel, stride and padding, if one kernel can do it."""
+    if isinstance(pool, nn.AdaptiveMaxPool2d):
+        window = (tuple(x.shape[2:]), tuple(x.shape[2:]), (0, 0))
+        plain = _pair(pool.output_size) == (1, 1)
+    else:
+        window = tuple(_pair(side) for side in (pool.kernel_size, pool.stride, pool.padding))
+        plain = not pool.ceil_mode and _pair(pool.dilation) == (1, 1)
+    return window if plain and not pool.return_indices and window[0][0] * window[0][1] <= MOST else None
