@@ -62,9 +62,19 @@ def run_node(program: fx.Graph, node: Node, inputs: list[fx.Node], name: str) ->
     return program.call_module(name, (inputs[0],))
 
 
+def allocate(network: nn.Module, device: str | torch.device) -> None:
+    """Memory for a network that was made without; `Module.to_empty` would load a symbolic algebra system for it."""
+    for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            module.register_parameter(name, nn.Parameter(empty, parameter.requires_grad))
+        for name, buffer in module.named_buffers(recurse=False):
+            module.register_buffer(name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
+
+
 def start(network: fx.GraphModule) -> fx.GraphModule:
     """Give a built network memory: norms as PyTorch starts them, all else zero."""
-    network.to_empty(device="cpu")
+    allocate(network, "cpu")
     for module in network.modules():
         if isinstance(module, NORM_TYPES):
             module.reset_parameters()
@@ -76,7 +86,7 @@ def start(network: fx.GraphModule) -> fx.GraphModule:
 
 def fill(network: fx.GraphModule, state: dict[str, Tensor], device: str | torch.device = "cpu") -> fx.GraphModule:
     """Load weights into freshly allocated memory, and set the network to evaluation."""
-    network.to_empty(device=device)
+    allocate(network, device)
     for key, value in network.state_dict().items():
         if key.endswith("num_batches_tracked"):
             value.zero_()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from grown.methods.pnn.layout import Layout
-from grown.nn.plain import CALLS, fill, make_module, run_node
+from grown.nn.plain import CALLS, allocate, fill, make_module, run_node
 
 Weights = dict[str, Tensor]
 Names = Callable[[str], tuple[str, str]]  # a node's module, and its lateral's
@@ -184,10 +184,10 @@ class Lateral(nn.Module):
 
 def settled(plain: nn.Sequential, weight: Tensor) -> nn.Sequential:
     """A plain lateral with this 1x1 layer."""
-    made = plain.to_empty(device=weight.device).requires_grad_(False)
-    (layer,) = made.parameters()
+    allocate(plain, weight.device)
+    (layer,) = plain.requires_grad_(False).parameters()
     layer.copy_(weight.view(layer.shape))
-    return made
+    return plain
 
 
 def laterals_of(state: Mapping[str, Tensor]) -> Weights:
