@@ -180,6 +180,26 @@ def test_scratch_is_the_same_captured_or_not() -> None:
 
 
 @pytest.mark.usefixtures("exact")
+def test_copies_in_half_precision_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task("t", shape=(32, 32, 3), each=32)
+    recipe = Recipe(epochs=2, batch=16, rate=1e-2)
+    learner = grown.Learner(backbone("resnet18", width=0.125), quick(), input_shape=(3, 32, 32))
+    states = []
+    for copies in (True, False):
+        training = PlainTraining(learner.graph, learner.gains, quick(device="cuda", recipe=recipe))
+        network = training.fresh(task, 0).cuda().train().requires_grad_(True)
+        work = loop.Work(
+            network, plain_groups(network), Batches(task.train, measure(task.train), recipe, "cuda", 0), recipe
+        )
+        assert loop._is_plain(work)
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "_is_plain", lambda _, copies=copies: copies)
+            loop.fit(work)
+        states.append(network.state_dict())
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("name", ["vgg16-bn-pool", "resnet18"])
 def test_trainings_side_by_side_come_out_as_alone(name: str) -> None:
     # A rate whose updates of a norm's weights, around 1, are far above what fp32 resolves there.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from grown import seeds
 from grown.config import Recipe
@@ -25,6 +25,7 @@ from grown.nn import accelerate, aside
 from grown.train import snapshots, turns
 from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
+from grown.train.halves import Halves
 from grown.train.memory import explained
 from grown.train.optimizers import SGD, Adam, Optimizer
 from grown.train.schedule import factor
@@ -206,12 +207,14 @@ class _Lane:
             self.steps.finish()
 
 
-def loss_of(work: Work, batch: Batch, beside: Sequence[Batch] = ()) -> tuple[Tensor, Tensor]:
-    """The loss to descend, and the part of it that is cross-entropy."""
+def loss_of(
+    work: Work, batch: Batch, beside: Sequence[Batch] = (), run: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The loss to descend, and the part of it that is cross-entropy; `run` stands for the network if given."""
     recipe = work.recipe
     half = batch.x.device.type == "cuda" and recipe.precision == "auto"
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext():
-        logits = work.network(batch.x).float()
+        logits = (work.network if run is None else run)(batch.x).float()
         extra = work.extra_loss(batch, beside) if work.extra_loss is not None else None
     loss = F.cross_entropy(logits, batch.labels, label_smoothing=recipe.smoothing)
     if batch.others is not None and batch.share is not None:
@@ -279,6 +282,7 @@ class CapturedSteps:
             work.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizers = make_optimizers(work.groups, recipe)
         self._fusion = Fusion(work.network)
+        self._halves = Halves(work.network) if _is_plain(work) else None
         self._rates = _rates_on_device(self.optimizers, device)
         steps = recipe.epochs * batches.steps
         self._factors = torch.tensor(
@@ -346,8 +350,10 @@ class CapturedSteps:
         if self._side is not None:
             self._side.wait_stream(torch.cuda.current_stream())
         with aside.beside(self._side):
-            loss, entropy = loss_of(self.work, batch, beside)
+            loss, entropy = loss_of(self.work, batch, beside, self._halves)
             loss.backward()  # type: ignore[no-untyped-call]
+            if self._halves is not None:
+                self._halves.collect()
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
         update(self.work, self.optimizers)
@@ -429,6 +435,13 @@ class CapturedSteps:
         with torch.cuda.graph(graph, stream=self._stream):
             self._once()
         return graph
+
+
+def _is_plain(work: Work) -> bool:
+    """Whether a step is no more than a plain network's loss in half precision."""
+    others = (work.penalty, work.extra_loss, work.around_update)
+    half = work.batches.device.type == "cuda" and work.recipe.precision == "auto"
+    return half and isinstance(work.network, fx.GraphModule) and all(other is None for other in others)
 
 
 def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimizer]:

@@ -55,7 +55,8 @@ def _features(network: nn.Module, head: nn.Module, part: Part, normalise: Normal
     try:
         with half, evaluating(network):
             for images in part.chunks(MANY if on_gpu else EVALUATION_BATCH):
-                network(normalise(images.to(device)))
+                x = normalise(images.to(device))
+                network(x.to(memory_format=torch.channels_last) if on_gpu and x.ndim == 4 else x)
     finally:
         hook.remove()
     return torch.cat(found)
