@@ -10,8 +10,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
 
-MOST = 64  # values that a window may have: they are read one after another
-
 
 @triton.jit
 def _pool_forward(
