@@ -45,19 +45,17 @@ def test_norm_and_relu(shape: tuple[int, int, int], adds: bool) -> None:
     count, channels, side = shape
     torch.manual_seed(0)
     start = (torch.randn(count, channels, side, side, device="cuda") * 2 + 1).to(memory_format=LAST)
-    other, slope = torch.randn_like(start), torch.randn_like(start)
+    beside, slope = torch.randn_like(start), torch.randn_like(start)
     found = []
     for way in ("plain", "fused"):
         x = start.clone(memory_format=torch.preserve_format).requires_grad_()
-        added = other.clone(memory_format=torch.preserve_format).requires_grad_() if adds else None
+        added = beside.clone(memory_format=torch.preserve_format).requires_grad_() if adds else None
         norm = nn.BatchNorm2d(channels).cuda()
         with torch.no_grad():
             norm.weight.copy_(torch.linspace(-1, 2, channels))
             norm.bias.copy_(torch.linspace(1, -1, channels))
-        plain = norm(x) if way == "plain" else None
-        if plain is not None and added is not None:
-            plain = plain + added
-        y = F.relu(plain) if plain is not None else fused.norm_relu(x, norm, added)
+        shift = 0.0 if added is None else added
+        y = F.relu(norm(x) + shift) if way == "plain" else fused.norm_relu(x, norm, added)
         y.backward(slope)
         grads = [value.grad for value in (x, added, norm.weight, norm.bias) if value is not None]
         found.append([y, *grads, norm.running_mean, norm.running_var])

@@ -12,6 +12,29 @@ from torch.autograd import Function
 
 
 @triton.jit
+def _tile(start, end, column, channels, ROWS: tl.constexpr):
+    """Where a tile's values lie, and which of them are there."""
+    row = start + tl.arange(0, ROWS)
+    return row[:, None] * channels + column[None, :], (row < end)[:, None] & (column < channels)[None, :]
+
+
+@triton.jit
+def _keep(sums, first, second, column, channels):
+    """Keep a stretch's two sums, each in its half of (2, stretches, channels)."""
+    at = sums + tl.program_id(1) * channels + column
+    tl.store(at, tl.sum(first, 0), mask=column < channels)
+    tl.store(at + tl.num_programs(1) * channels, tl.sum(second, 0), mask=column < channels)
+
+
+@triton.jit
+def _totals(sums, stretches, column, channels, PARTS: tl.constexpr):
+    """Both sums over all stretches."""
+    at, there = _tile(0, stretches, column, channels, PARTS)
+    first = tl.sum(tl.load(sums + at, mask=there, other=0.0), 0)
+    return first, tl.sum(tl.load(sums + stretches * channels + at, mask=there, other=0.0), 0)
+
+
+@triton.jit
 def _norm_sums(x, sums, rows, channels, per, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Sums and sums of squares over one stretch of rows, of differences to the first row: (2, stretches, channels).
 
@@ -25,16 +48,12 @@ def _norm_sums(x, sums, rows, channels, per, ROWS: tl.constexpr, BLOCK: tl.const
     second = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     end = tl.minimum((stretch + 1) * per, rows)
     for start in range(stretch * per, end, ROWS):
-        row = start + tl.arange(0, ROWS)
-        at = row[:, None] * channels + column[None, :]
-        here = (row < end)[:, None] & inside[None, :]
+        at, here = _tile(start, end, column, channels, ROWS)
         value = tl.load(x + at, mask=here, other=0.0).to(tl.float32) - pivot[None, :]
         value = tl.where(here, value, 0.0)
         first += value
         second += value * value
-    count = tl.num_programs(1)
-    tl.store(sums + stretch * channels + column, tl.sum(first, 0), mask=inside)
-    tl.store(sums + (count + stretch) * channels + column, tl.sum(second, 0), mask=inside)
+    _keep(sums, first, second, column, channels)
 
 
 @triton.jit
@@ -45,11 +64,9 @@ def _norm_apply(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     stretch = tl.program_id(1)
     inside = column < channels
-    part = tl.arange(0, PARTS)
-    pieces = part[:, None] * channels + column[None, :]
-    there = (part < stretches)[:, None] & inside[None, :]
-    above = tl.sum(tl.load(sums + pieces, mask=there, other=0.0), 0) / rows
-    square = tl.sum(tl.load(sums + stretches * channels + pieces, mask=there, other=0.0), 0) / rows
+    first, second = _totals(sums, stretches, column, channels, PARTS)
+    above = first / rows
+    square = second / rows
     mean = tl.load(x + column, mask=inside, other=0.0).to(tl.float32) + above
     variance = tl.maximum(square - above * above, 0.0)
     scale = 1.0 / tl.sqrt(variance + eps)
@@ -65,9 +82,7 @@ def _norm_apply(
     offset = tl.load(bias + column, mask=inside, other=0.0) - mean * gain
     end = tl.minimum((stretch + 1) * per, rows)
     for start in range(stretch * per, end, ROWS):
-        row = start + tl.arange(0, ROWS)
-        at = row[:, None] * channels + column[None, :]
-        here = (row < end)[:, None] & inside[None, :]
+        at, here = _tile(start, end, column, channels, ROWS)
         value = tl.load(x + at, mask=here, other=0.0).to(tl.float32) * gain[None, :] + offset[None, :]
         if HAS_ADDED:
             value += tl.load(added + at, mask=here, other=0.0).to(tl.float32)
@@ -92,9 +107,7 @@ def _norm_grad_sums(
     second = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     end = tl.minimum((stretch + 1) * per, rows)
     for start in range(stretch * per, end, ROWS):
-        row = start + tl.arange(0, ROWS)
-        at = row[:, None] * channels + column[None, :]
-        here = (row < end)[:, None] & inside[None, :]
+        at, here = _tile(start, end, column, channels, ROWS)
         slope = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
         if HAS_ADDED:
@@ -104,9 +117,7 @@ def _norm_grad_sums(
             slope = tl.where(value * gain[None, :] + offset[None, :] > 0, slope, 0.0)
         first += slope
         second += slope * (value - middle[None, :]) * factor[None, :]
-    count = tl.num_programs(1)
-    tl.store(sums + stretch * channels + column, tl.sum(first, 0), mask=inside)
-    tl.store(sums + (count + stretch) * channels + column, tl.sum(second, 0), mask=inside)
+    _keep(sums, first, second, column, channels)
 
 
 @triton.jit
@@ -118,11 +129,7 @@ def _norm_grad_apply(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     stretch = tl.program_id(1)
     inside = column < channels
-    part = tl.arange(0, PARTS)
-    pieces = part[:, None] * channels + column[None, :]
-    there = (part < stretches)[:, None] & inside[None, :]
-    first = tl.sum(tl.load(sums + pieces, mask=there, other=0.0), 0)
-    second = tl.sum(tl.load(sums + stretches * channels + pieces, mask=there, other=0.0), 0)
+    first, second = _totals(sums, stretches, column, channels, PARTS)
     if stretch == 0:
         tl.store(grad_bias + column, first, mask=inside)
         tl.store(grad_weight + column, second, mask=inside)
@@ -134,9 +141,7 @@ def _norm_grad_apply(
     slant = second / rows
     end = tl.minimum((stretch + 1) * per, rows)
     for start in range(stretch * per, end, ROWS):
-        row = start + tl.arange(0, ROWS)
-        at = row[:, None] * channels + column[None, :]
-        here = (row < end)[:, None] & inside[None, :]
+        at, here = _tile(start, end, column, channels, ROWS)
         slope = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
         if not HAS_ADDED:
