@@ -64,6 +64,11 @@ class Work:
     score_schedule: str | None = None  # of the scores' rate; as the recipe's if None
     is_over: Callable[[], bool] | None = None  # asked after each epoch, by the network's state alone; ends it early
 
+    @property
+    def in_half(self) -> bool:
+        """Whether convolutions run in half precision."""
+        return self.batches.device.type == "cuda" and self.recipe.precision == "auto"
+
     def __post_init__(self) -> None:
         if any(batches.steps != self.batches.steps for batches in self.beside):
             raise ValueError("batches that come beside others have as many steps an epoch")
@@ -212,8 +217,7 @@ def loss_of(
 ) -> tuple[Tensor, Tensor]:
     """The loss to descend, and the part of it that is cross-entropy; `run` stands for the network if given."""
     recipe = work.recipe
-    half = batch.x.device.type == "cuda" and recipe.precision == "auto"
-    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if half else nullcontext():
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False) if work.in_half else nullcontext():
         logits = (work.network if run is None else run)(batch.x).float()
         extra = work.extra_loss(batch, beside) if work.extra_loss is not None else None
     loss = F.cross_entropy(logits, batch.labels, label_smoothing=recipe.smoothing)
@@ -440,8 +444,7 @@ class CapturedSteps:
 def _is_plain(work: Work) -> bool:
     """Whether a step is no more than a plain network's loss in half precision."""
     others = (work.penalty, work.extra_loss, work.around_update)
-    half = work.batches.device.type == "cuda" and work.recipe.precision == "auto"
-    return half and isinstance(work.network, fx.GraphModule) and all(other is None for other in others)
+    return work.in_half and isinstance(work.network, fx.GraphModule) and all(other is None for other in others)
 
 
 def make_optimizers(groups: list[dict[str, Any]], recipe: Recipe) -> list[Optimizer]:
