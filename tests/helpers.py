@@ -107,7 +107,7 @@ def write_result(folder: Path, method: str, label: str, seed: int = 0, **changes
         "protocol": "honest",
         "seed": seed,
         "base_parameters": 1000,
-        "tasks": [{"grew": grew} for grew in (True, False, seed > 0)],
+        "tasks": [{"grew": grew, "stages": [{"epochs": 40}]} for grew in (True, False, seed > 0)],
         "average_accuracy": 80.0 + seed,
         "forgetting": 0.0,
         "size_x": 0.25,

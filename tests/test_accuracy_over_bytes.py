@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ import accuracy_over_bytes as picture
 from helpers import write_result
 
 
-def write(folder: Path, method: str, label: str, x: float, y: float, seed: int = 0) -> None:
-    write_result(folder, method, label, seed, bytes_x=x, average_accuracy=y)
+def write(folder: Path, method: str, label: str, x: float, y: float, seed: int = 0, **more: Any) -> None:
+    write_result(folder, method, label, seed, bytes_x=x, average_accuracy=y, **more)
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def results(tmp_path: Path) -> Path:
     write(folder, "grown", "curve", 0.1, 78.0)
     write(folder, "grown", "curve", 0.8, 82.0)
     write(folder, "grown", "ablation:grow-only", 0.4, 70.0)
+    write(folder, "scratch", "quick", 0.4, 70.0, backbone="lenet")
     write(folder, "scratch", "default", 0.8, 80.0)
     write(folder, "joint", "default", 0.5, 85.0)
     write(folder / "exploration", "grown", "default", 0.01, 10.0)
@@ -44,8 +46,12 @@ def test_seeds_are_one_point_and_a_curves_runs_are_their_own(results: Path) -> N
 
 def test_the_title_compares_at_equal_bytes(results: Path) -> None:
     # Half way between 0.2x and 0.8x on a log axis Scratch is at 78.
-    title = picture.finding(picture.read(results))
-    assert title == "At 0.4x of the bytes, GROWN is 3.0 points above Scratch of the same size"
+    said = "At 0.4x of the bytes, GROWN (40 epochs a task) is 3.0 points above\nScratch of the same size"
+    assert picture.finding(picture.read(results)) == f"{said} (40 epochs)"
+    # With more epochs Scratch is a line of its own, and the better line counts.
+    for x, y in ((0.2, 79.0), (0.8, 81.0)):
+        write(results, "scratch", f"curve:{x}", x, y, tasks=[{"stages": [{"epochs": 10}, {"epochs": 120}]}] * 3)
+    assert picture.finding(picture.read(results)) == said.replace("3.0", "1.0") + " (120 epochs)"
     alone = [point for point in picture.read(results) if point.method != "scratch"]
     assert picture.finding(alone) == "Accuracy over the bytes of the whole saved file"
 

@@ -153,10 +153,10 @@ def _norm_grad_apply(
 
 def _tiles(rows: int, channels: int) -> tuple[tuple[int, int], int, int, int]:
     """Programs, rows a tile, channels a tile and rows a stretch, so that some 512 programs share the work."""
-    block = min(64, max(16, triton.next_power_of_2(channels)))
+    block = min(32, max(16, triton.next_power_of_2(channels)))
     tile = 2048 // block
     across = triton.cdiv(channels, block)
-    stretches = max(1, min(128, 512 // across, triton.cdiv(rows, tile)))
+    stretches = max(1, min(256, 512 // across, triton.cdiv(rows, tile)))
     per = triton.cdiv(triton.cdiv(rows, stretches), tile) * tile
     return (across, triton.cdiv(rows, per)), tile, block, per
 

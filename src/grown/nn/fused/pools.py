@@ -72,10 +72,10 @@ def _pool_backward(
     tl.store(grad_x + at, total.to(grad_x.dtype.element_ty), mask=here)
 
 
-def _tiles(rows: int, channels: int) -> tuple[tuple[int, int], int, int]:
-    """Programs, rows a tile and channels a tile."""
+def _tiles(rows: int, channels: int, values: int) -> tuple[tuple[int, int], int, int]:
+    """Programs, rows a tile and channels a tile, for tiles of so many values."""
     block = min(64, max(16, triton.next_power_of_2(channels)))
-    tile = 1024 // block
+    tile = values // block
     return (triton.cdiv(rows, tile), triton.cdiv(channels, block)), tile, block
 
 
@@ -88,7 +88,7 @@ class _FusedPool(Function):
         y = torch.empty((count, channels, *sides), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         index = torch.empty_like(y, dtype=torch.uint8)
         rows = count * sides[0] * sides[1]
-        grid, tile, block = _tiles(rows, channels)
+        grid, tile, block = _tiles(rows, channels, 1024)
         _pool_forward[grid](
             x, y, index, rows, channels, height, width, *sides,
             KY=kernel[0], KX=kernel[1], SY=stride[0], SX=stride[1], PY=pad[0], PX=pad[1], ROWS=tile, BLOCK=block,
@@ -105,7 +105,7 @@ class _FusedPool(Function):
         grad_x = torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=torch.channels_last)
         count, channels, height, width = shape
         rows = count * height * width
-        grid, tile, block = _tiles(rows, channels)
+        grid, tile, block = _tiles(rows, channels, 2048)
         _pool_backward[grid](
             grad, index, grad_x, rows, channels, height, width, *grad.shape[2:],
             KY=kernel[0], KX=kernel[1], SY=stride[0], SX=stride[1], PY=pad[0], PX=pad[1],
