@@ -1,12 +1,15 @@
 """A training step on a GPU against its floor: Scratch and GROWN, VGG16-BN with pooling, at 0.3x, 0.6x and 1x.
 
-    python benchmarks/gpu_step.py [--backbone resnet18 --side 84] [--out FILE]
+    python benchmarks/gpu_step.py [--backbone resnet18 --side 84] [--rivals] [--out FILE]
 
 The floor is the larger of two times: operations over the machine's matrix rate, and bytes over its bandwidth, both
 measured first. Operations: three passes (forward, input gradient, weight gradient) of two per multiplication. Bytes:
 each activation is written and read once forward and once backward in bf16, around its convolution and around its norm;
 each weight is read, its gradient written, its momentum updated, in fp32. Sizes are in weights, so widths go with their
 root; they are multiples of 8. One epoch is timed after two that capture and warm up.
+
+`--rivals` times Scratch's step as one would write it without this engine too, on images that are augmented beforehand:
+PyTorch as it is, and `torch.compile` with CUDA graphs, each with its time until three steps are done at a width.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import grown
 from grown.bench.presets import RECIPES
@@ -92,7 +97,47 @@ def step_ms(steps: CapturedSteps) -> float:
     return 1e3 * (time.perf_counter() - began) / steps.batches.steps
 
 
-def measure(name: str, side: int, size: float, rate: float, bandwidth: float) -> dict[str, Any]:
+def rival(network: nn.Module, batches: Batches, compiled: bool) -> dict[str, float]:
+    """A plain step without the engine, and the seconds until three of them are done."""
+    device = batches.device.type
+    network = network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    recipe = batches.recipe
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        recipe.rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=True,
+        fused=True,
+    )
+
+    def loss_of(x: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            logits = network(x)
+        return F.cross_entropy(logits.float(), labels, label_smoothing=recipe.smoothing)
+
+    run = torch.compile(loss_of, mode="reduce-overhead", dynamic=False) if compiled else loss_of
+    batches.begin(1)
+    ready = [batches.at(step) for step in range(batches.steps)]
+
+    def steps(count: int) -> float:
+        began = time.perf_counter()
+        for batch in ready[:count]:
+            run(batch.x, batch.labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    name, first = "compiled" if compiled else "eager", steps(3)
+    steps(len(ready))
+    return {f"{name}_ms": 1e3 * steps(len(ready)) / len(ready), f"{name}_first_s": first}
+
+
+def measure(
+    name: str, side: int, size: float, rate: float, bandwidth: float, *, rivals: bool = False
+) -> dict[str, Any]:
     """Scratch and GROWN at one size."""
     recipe = RECIPES["fast"]
     config = Config(
@@ -113,9 +158,16 @@ def measure(name: str, side: int, size: float, rate: float, bandwidth: float) ->
     training = PlainTraining(learner.graph, learner.gains, config)
     training.widths = learner.widths
     network = training.fresh(stage.task, 0).cuda().train().requires_grad_(True)
+    began = time.perf_counter()
     plain_steps = CapturedSteps(Work(network, plain_groups(network), batches, recipe))
+    plain_steps.epoch(1)
+    torch.cuda.synchronize()
+    scratch_first = time.perf_counter() - began
     plain = step_ms(plain_steps)
     plain_steps.finish()
+    others: dict[str, float] = {}
+    for compiled in (False, True) if rivals else ():
+        others |= rival(training.fresh(stage.task, 0).requires_grad_(True), batches, compiled)
     least = floor(learner, learner.widths, rate, bandwidth)
     return {
         "size": size,
@@ -124,6 +176,8 @@ def measure(name: str, side: int, size: float, rate: float, bandwidth: float) ->
         "grown_ms": masked,
         "ratio": masked / plain,
         "first_epoch_s": first_epoch,
+        "scratch_first_epoch_s": scratch_first,
+        **others,
         **least,
     }
 
@@ -133,11 +187,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="vgg16-bn-pool")
     parser.add_argument("--side", type=int, default=32, help="of the images, in pixels")
+    parser.add_argument("--rivals", action="store_true", help="time PyTorch as it is and torch.compile too")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     arguments = parser.parse_args()
     rate, bandwidth = ceilings()
     torch.backends.cudnn.benchmark = True
-    rows = [measure(arguments.backbone, arguments.side, size, rate, bandwidth) for size in (0.3, 0.6, 1.0)]
+    rows = [
+        measure(arguments.backbone, arguments.side, size, rate, bandwidth, rivals=arguments.rivals)
+        for size in (0.3, 0.6, 1.0)
+    ]
     print(f"measured ceilings: {rate / 1e12:.0f} TFLOP/s in bf16, {bandwidth / 1e12:.2f} TB/s")
     for row in rows:
         print(
@@ -145,6 +203,11 @@ def main() -> None:
             f"ratio {row['ratio']:.3f}  floor {row['floor_ms']:.3f} ms "
             f"(arithmetic {row['arithmetic_ms']:.3f}, memory {row['memory_ms']:.3f})"
         )
+        if arguments.rivals:
+            print(
+                f"      without the engine {row['eager_ms']:.3f} ms, torch.compile {row['compiled_ms']:.3f} ms; "
+                f"before that {row['scratch_first_epoch_s']:.1f} s of ours, {row['compiled_first_s']:.1f} s of it"
+            )
     if arguments.out is not None:
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "batch": BATCH}
         about |= {"backbone": arguments.backbone, "side": arguments.side}

@@ -14,6 +14,7 @@ from grown.errors import ConfigError
 from grown.growth import budget
 from grown.models import backbone, convnet
 from grown.train.batches import Batches
+from grown.train.evaluate import evaluate
 from grown.train.schedule import factor
 from grown.train.statistics import estimate_statistics
 from helpers import make_task, quick
@@ -130,6 +131,23 @@ def test_statistics_are_a_plain_average_over_batches() -> None:
     assert torch.allclose(first.running_var, torch.stack([b.var(0) for b in batches]).mean(0), atol=1e-4)
     assert first.momentum == 0.1
     assert not network.training
+
+
+def test_evaluation_lets_cudnn_time_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Noting(nn.Flatten):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            asked.append(torch.backends.cudnn.benchmark)
+            return super().forward(x)[:, :3]
+
+    asked: list[bool] = []
+    part = make_task("a", classes=3).test
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)  # as it is amid a training
+    evaluate(Noting(), part, measure(part), "cpu")
+    assert asked == [False]
+    assert torch.backends.cudnn.benchmark
+    with pytest.raises(RuntimeError, match="shapes"):
+        evaluate(nn.Linear(999, 3), part, measure(part), "cpu")
+    assert torch.backends.cudnn.benchmark
 
 
 def test_seeds_depend_on_their_purpose_alone() -> None:

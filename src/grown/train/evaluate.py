@@ -25,7 +25,7 @@ class Score:
 def logits_of(network: nn.Module, part: Part, normalise: Normalisation, device: str) -> Tensor:
     """The network's answers, on the CPU."""
     answers, done = torch.empty(0), 0
-    with evaluating(network), torch.inference_mode():
+    with evaluating(network), torch.inference_mode(), _untimed():
         for images in part.chunks(EVALUATION_BATCH):
             found = network(normalise(images.to(device))).float().cpu()
             if done == 0:  # one piece of memory: many small ones would keep the large ones between them from reuse
@@ -51,3 +51,14 @@ def evaluating(network: nn.Module) -> Iterator[None]:
         yield
     finally:
         network.train(was)
+
+
+@contextmanager
+def _untimed() -> Iterator[None]:
+    """No timing of cuDNN's kernels, even amid a training that does it: seconds for a few batches, and other bits."""
+    was = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = was
