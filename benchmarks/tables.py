@@ -1,4 +1,4 @@
-"""Writes the README's tables from the committed results.
+"""Writes the README's tables, and those of the methods' pages, from the committed results.
 
     python benchmarks/tables.py [--check | --show NAME]
 
@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ NAMES = {
     ("grown", "ablation:+retrain"): "+ released kernels trained again",
 }
 
+METHODS = ROOT / "docs" / "methods"
 OTHER_BACKBONE = {("scratch", "quick")}  # as its name says
 
 
@@ -96,6 +97,70 @@ def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
             del row["the paper"]
         rows.append(row)
     return markdown(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+
+
+# folder of results -> what a method's page calls it
+STREAMS = {
+    "digits-methods": "digits",
+    "cifar100-superclass": "CIFAR-100 Superclass",
+    "cifar100-split": "CIFAR-100 Split",
+    "cifar100-split-best": "CIFAR-100 Split, a better recipe",
+    "miniimagenet-20": "mini-ImageNet",
+}
+PUBLISHED = "published"
+
+
+def method_table(results: Path, method: str) -> str:
+    """One method on every stream where it was run, with GROWN's accuracy beside its own."""
+    rows = []
+    for folder, stream in STREAMS.items():
+        found = committed.read(results / folder)
+        for label, name in (("default", stream), (PUBLISHED, f"{stream}, at its published schedule")):
+            runs, ours = found.get((method, label), []), found.get(("grown", label), [])
+            if not runs:
+                continue
+            committed.check_seeds(runs)
+            committed.check_alike([*runs, *ours])
+            rows.append(
+                [
+                    name,
+                    spread([run["average_accuracy"] for run in runs], 2),
+                    printed(runs[0]["benchmark"], method, "default"),
+                    spread([run["average_accuracy"] for run in ours], 2) if ours else "",
+                    str(len(runs)),
+                    forgetting(max(run["forgetting"] for run in runs)),
+                    f"{spread([run['size_x'] for run in runs], 2)}x",
+                    f"{spread([run['bytes_x'] for run in runs], 2)}x",
+                ]
+            )
+    header = ["stream", "average accuracy (%)", "the paper", "GROWN", "seeds", "forgetting", "size", "bytes"]
+    if method == "grown":
+        header, rows = header[:3] + header[4:], [row[:3] + row[4:] for row in rows]
+    return markdown(header, rows) if rows else ""
+
+
+def published_table(results: Path) -> str:
+    """GROWN, DEN and CPG, each as its authors train it, with the time that it took over GROWN's."""
+    found = committed.read(results)
+    groups = {method: found[method, PUBLISHED] for method in ("grown", "den", "cpg") if (method, PUBLISHED) in found}
+    if not groups:
+        return ""
+    committed.check_alike(run for runs in groups.values() for run in runs)
+    took = {method: statistics.mean(run["seconds"]["total"] for run in runs) for method, runs in groups.items()}
+    rows = [
+        [
+            NAMES[method, "default"],
+            spread([run["average_accuracy"] for run in runs], 2),
+            printed(runs[0]["benchmark"], method, "default"),
+            f"{spread([run['size_x'] for run in runs], 2)}x",
+            f"{spread([run['bytes_x'] for run in runs], 2)}x",
+            seconds(runs),
+            f"{took[method] / took['grown']:.1f} times" if "grown" in took else "",
+        ]
+        for method, runs in groups.items()
+    ]
+    header = ["", "average accuracy (%)", "the paper", "size", "bytes", "seconds", "over GROWN's"]
+    return markdown(header, rows)
 
 
 def printed(benchmark: str, method: str, label: str) -> str:
@@ -208,23 +273,30 @@ TABLES: dict[str, Callable[[], str]] = {
         for name in ("cifar100-superclass", "cifar100-split", "cifar100-split-best", "miniimagenet-20")
         for kind, make, options in KINDS
     },
+    "cifar100-superclass-published": partial(published_table, RESULTS / "cifar100-superclass"),
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
     "latency": latency_table,
 }
 
 
-def fill(text: str) -> str:
-    """The README with every table made anew; one without results needs no place."""
-    for name, make in TABLES.items():
+def fill(text: str, made: Mapping[str, Callable[[], str]], file: str) -> str:
+    """A page with every table made anew; one without results needs no place."""
+    for name, make in made.items():
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         table = make()
         if not pattern.search(text):
             if not table:
                 continue
-            raise SystemExit(f"README.md has no place for a table: <!-- table: {name} -->, and <!-- end --> below it")
+            raise SystemExit(f"{file} has no place for a table: <!-- table: {name} -->, and <!-- end --> below it")
         text = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
     return text
+
+
+def pages() -> dict[Path, Mapping[str, Callable[[], str]]]:
+    """Which tables stand where: the README's, and one on each method's page."""
+    own = {path: {"results": partial(method_table, RESULTS, path.stem)} for path in sorted(METHODS.glob("*.md"))}
+    return {ROOT / "README.md": TABLES, **own}
 
 
 def main() -> None:
@@ -234,12 +306,13 @@ def main() -> None:
             sys.exit(f"--show takes one of: {', '.join(TABLES)}")
         print(TABLES[sys.argv[2]]() or "there is no result yet")
         return
-    readme = ROOT / "README.md"
-    old = readme.read_text()
-    new = fill(old)
-    if "--check" in sys.argv:
-        sys.exit(0 if new == old else "README.md: a table is out of date; run python benchmarks/tables.py")
-    readme.write_text(new)
+    for path, made in pages().items():
+        old, name = path.read_text(), str(path.relative_to(ROOT))
+        new = fill(old, made, name)
+        if "--check" in sys.argv and new != old:
+            sys.exit(f"{name}: a table is out of date; run python benchmarks/tables.py")
+        if new != old:
+            path.write_text(new)
 
 
 if __name__ == "__main__":

@@ -91,12 +91,40 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
         rows(tmp_path / "c")
 
 
-def test_a_table_needs_a_place_as_soon_as_it_has_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "TABLES", {"some": lambda: tables.stream_table(tmp_path)})
-    assert tables.fill("text") == "text"
+def test_a_table_needs_a_place_as_soon_as_it_has_results(tmp_path: Path) -> None:
+    made = {"some": lambda: tables.stream_table(tmp_path)}
+    assert tables.fill("text", made, "PAGE.md") == "text"
     write(tmp_path, "grown", "default")
-    with pytest.raises(SystemExit, match="no place for a table: <!-- table: some -->"):
-        tables.fill("text")
-    filled = tables.fill("<!-- table: some -->\nold\n<!-- end -->")
+    with pytest.raises(SystemExit, match=r"PAGE.md has no place for a table: <!-- table: some -->"):
+        tables.fill("text", made, "PAGE.md")
+    filled = tables.fill("<!-- table: some -->\nold\n<!-- end -->", made, "PAGE.md")
     assert "old" not in filled
     assert "| **GROWN** | 80.00 |" in filled
+
+
+def test_a_methods_page_has_every_stream_where_it_was_run_beside_grown(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write(tmp_path / "cifar100-superclass", "cpg", "default", seed, average_accuracy=70.0 + seed)
+    write(tmp_path / "cifar100-superclass", "grown", "default")
+    write(tmp_path / "cifar100-superclass", "cpg", "published", recipe="paper", average_accuracy=75.0)
+    write(tmp_path / "miniimagenet-20", "cpg", "default", benchmark="miniimagenet-20")
+    found = [line.strip("| ").split(" | ") for line in tables.method_table(tmp_path, "cpg").splitlines()[2:]]
+    assert [row[:2] for row in found] == [
+        ["CIFAR-100 Superclass", "70.50 ± 0.71"],
+        ["CIFAR-100 Superclass, at its published schedule", "75.00"],
+        ["mini-ImageNet", "80.00"],
+    ]
+    assert found[0][2].startswith("81.25 at 1.5x")
+    assert [row[3] for row in found] == ["80.00", "", ""]  # GROWN's, where it has one by the same schedule
+    assert "GROWN" not in tables.method_table(tmp_path, "grown").splitlines()[0]
+    assert tables.method_table(tmp_path, "den") == ""
+
+
+def test_published_schedules_are_compared_by_time(tmp_path: Path) -> None:
+    assert tables.published_table(tmp_path) == ""
+    write(tmp_path, "cpg", "published", seconds={"total": 450.0})
+    assert tables.published_table(tmp_path).endswith("| 450 |  |")
+    write(tmp_path, "grown", "published", jobs=4)
+    write(tmp_path, "grown", "default", recipe="fast")
+    lines = tables.published_table(tmp_path).splitlines()[2:]
+    assert [line.split(" | ")[-2:] for line in lines] == [["(100)", "1.0 times |"], ["450", "4.5 times |"]]
