@@ -43,7 +43,7 @@ def test_every_method_is_a_row_that_can_be_asked_for(name: str) -> None:
     known = {name for parameter in typer.main.get_command(app).commands["run"].params for name in parameter.opts}  # type: ignore[attr-defined]
     words = {word for options in (*asked, table.options) for word in options if word.startswith("--")}
     assert words <= known
-    assert table.rows["grown"].needs == ("targets" if name == "superclass" else "scratch",)
+    assert table.rows["grown"].needs == ("targets" if name in ("superclass", "miniimagenet") else "scratch",)
     assert table.rows["equal"].needs == ("grown",)
     assert table.path_of("grown", 3).parent.name == table.name
     assert all(need in table.rows for row in table.rows.values() for need in row.needs)
