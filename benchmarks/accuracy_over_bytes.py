@@ -124,6 +124,15 @@ def at(points: list[Point], x: float) -> float | None:
     return None
 
 
+def in_words(points: list[Point]) -> list[str]:
+    """A line for each point."""
+    return [
+        f"{point.method:9} {point.label:18} {point.x:7.3f}x  {committed.spread(point.accuracy, 2)}%  "
+        f"{point.epochs} epochs, {len(point.accuracy)} seeds"
+        for point in points
+    ]
+
+
 def draw(points: list[Point], path: Path) -> None:
     """One panel, names beside the points."""
     plt = drawing.pyplot()
@@ -166,7 +175,7 @@ def draw(points: list[Point], path: Path) -> None:
         ylabel="average test accuracy (%)",
         title=finding(points),
     )
-    drawing.save(figure, path)
+    drawing.save(figure, path, "\n".join(in_words(points)))
 
 
 def _name(panel: Any, point: Point, colour: str) -> None:
@@ -196,9 +205,7 @@ def main(argv: list[str] | None = None) -> None:
     if not points:
         raise SystemExit(f"{arguments.results}: there is no result to draw")
     draw(points, arguments.out)
-    for point in points:
-        across = f" ± {point.bars[1]:.2f}" if len(point.accuracy) > 1 else ""
-        print(f"{point.method:9} {point.label:18} {point.x:7.3f}x  {point.y:.2f}{across}%  {len(point.accuracy)} seeds")
+    print("\n".join(in_words(points)))
 
 
 if __name__ == "__main__":

@@ -35,10 +35,11 @@ def pyplot() -> Any:
     return plt
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a picture, as its ending says: svg or png."""
+def save(figure: Any, path: Path, says: str) -> None:
+    """Write a picture, as its ending says: svg or png. What it says in words is inside, also for who cannot see it."""
     if path.suffix not in (".svg", ".png"):
         raise SystemExit(f"{path}: a picture is an .svg or a .png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    about = {"Date": None, "Description": says} if path.suffix == ".svg" else {"Description": says}
+    figure.savefig(path, dpi=120, metadata=about)
     pyplot().close(figure)

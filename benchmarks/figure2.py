@@ -251,7 +251,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         fontsize=10,
         color=drawing.GREY,
     )
-    drawing.save(figure, path)
+    drawing.save(figure, path, verdict(result))
 
 
 # --- command -------------------------------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import accuracy_over_bytes
+import figure2
 import masked_step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +29,18 @@ def test_the_readmes_tables_are_those_of_the_committed_results() -> None:
         [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_pictures_are_those_of_the_committed_results() -> None:
+    results, images = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
+    points = accuracy_over_bytes.read(results / "cifar100-superclass")
+    said = {
+        "accuracy_over_bytes.svg": accuracy_over_bytes.in_words(points),
+        "figure2.svg": figure2.verdict(json.loads((results / "figure2.json").read_text())).splitlines(),
+    }
+    for name, words in said.items():
+        inside = html.unescape((images / name).read_text())
+        assert "\n".join(words) in inside, f"docs/images/{name} is out of date"
 
 
 def test_committed_results_keep_what_is_promised() -> None:
