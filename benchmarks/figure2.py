@@ -157,6 +157,12 @@ def exceeds_zero(values: list[float]) -> bool:
     return min(values) > 0 and statistics.mean(values) > 2 * error
 
 
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """The seeds that have both kinds: a run that was stopped may have ended between the two."""
+    done = set.intersection(*({c["seed"] for c in result["curves"] if c["kind"] == kind} for kind in KINDS))
+    return {**result, "curves": [curve for curve in result["curves"] if curve["seed"] in done]}
+
+
 def compare(result: dict[str, Any]) -> dict[str, Difference]:
     """Every number of `summarise`, of both kinds."""
     found = {kind: [summarise(c) for c in result["curves"] if c["kind"] == kind] for kind in KINDS}
@@ -225,7 +231,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     """Three panels: seeds as thin lines, their mean as a thick one."""
     plt = drawing.pyplot()
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    heads = titles(compare(result))
+    of = compare(result)
+    heads = titles(of)
     labels = {
         "accuracy": "held-out accuracy (%)",
         "loss": "held-out loss (nats)",
@@ -245,7 +252,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     settings = result["settings"]
     head = f"{settings['backbone']} growing on one task, {settings['task']}"
     figure.suptitle(
-        f"{head}; {settings['seeds']} seeds (thin) and their mean",
+        f"{head}; {len(of['accuracy'].each)} seeds (thin) and their mean",
         x=0.01,
         ha="left",
         fontsize=10,
@@ -297,6 +304,9 @@ def main(argv: list[str] | None = None) -> None:
             result = measure(arguments)
         except GrownError as error:
             sys.exit(str(error))
+    result = complete(result)
+    if not result["curves"]:
+        sys.exit(f"{arguments.source}: no seed has both kinds of growth")
     if arguments.plot is not None:
         draw(result, arguments.plot)
     print(verdict(result))

@@ -82,6 +82,21 @@ def test_a_measurement_is_kept_and_drawn_from_its_file(tmp_path: Path, capsys: p
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
+def test_a_stopped_run_counts_the_seeds_that_have_both_kinds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = result(seeds=3)
+    del stopped["curves"][-1]
+    path, picture = tmp_path / "stopped.json", tmp_path / "stopped.svg"
+    path.write_text(json.dumps(stopped))
+    figure2.main(["--from", str(path), "--plot", str(picture)])
+    assert "over 2 seeds" in capsys.readouterr().out
+    assert "2 seeds (thin) and their mean" in picture.read_text()
+    path.write_text(json.dumps({**stopped, "curves": stopped["curves"][:1]}))
+    with pytest.raises(SystemExit, match="stopped.json: no seed has both kinds of growth"):
+        figure2.main(["--from", str(path)])
+
+
 def test_bad_options_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="unknown task 'fsh'"):
         figure2.main(["--benchmark", "digits", "--task", "fsh", "--out", str(tmp_path / "a.json")])
