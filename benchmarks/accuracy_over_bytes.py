@@ -140,8 +140,9 @@ def draw(points: list[Point], path: Path) -> None:
     for method, (colour, marker) in LOOKS.items():
         mine = [point for point in points if point.method == method]
         if method in JOINED:
-            for epochs, line in lines(points, method).items():
-                style = "-" if epochs == max(lines(points, method)) else "--"
+            by_epochs = lines(points, method)
+            for epochs, line in by_epochs.items():
+                style = "-" if epochs == max(by_epochs) else "--"
                 label = f"{NAMES[method, 'default'].partition(',')[0]}, {epochs} epochs a task"
                 panel.plot([p.x for p in line], [p.y for p in line], style, color=colour, label=label, linewidth=1.5)
         for point in mine:

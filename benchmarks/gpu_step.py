@@ -6,7 +6,7 @@ The floor is the larger of two times: operations over the machine's matrix rate,
 measured first. Operations: three passes (forward, input gradient, weight gradient) of two per multiplication. Bytes:
 each activation is written and read once forward and once backward in bf16, around its convolution and around its norm;
 each weight is read, its gradient written, its momentum updated, in fp32. Sizes are in weights, so widths go with their
-root; they are multiples of 8. One epoch is timed after two that capture and warm up.
+root; they are multiples of 8. One epoch is timed after three that capture and warm up.
 
 `--rivals` times Scratch's step as one would write it without this engine too, on images that are augmented beforehand:
 PyTorch as it is, and `torch.compile` with CUDA graphs, each with its time until three steps are done at a width.
@@ -85,16 +85,17 @@ def task(name: str, side: int) -> grown.Task:
     return grown.Task(name, train=part, test=part)
 
 
-def step_ms(steps: CapturedSteps) -> float:
-    """One epoch, after it is warm, over its steps."""
-    steps.work.network.train()
-    for number in (1, 2):
+def timed(work: Work) -> tuple[float, float]:
+    """Milliseconds a step of a warm epoch, and the seconds of the first one, which captures."""
+    clock = [time.perf_counter()]
+    steps = CapturedSteps(work)
+    work.network.train()
+    for number in (1, 2, 3, 4):
         steps.epoch(number)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    steps.epoch(3)
-    torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - began) / steps.batches.steps
+        torch.cuda.synchronize()
+        clock.append(time.perf_counter())
+    steps.finish()
+    return 1e3 * (clock[-1] - clock[-2]) / work.batches.steps, clock[1] - clock[0]
 
 
 def rival(network: nn.Module, batches: Batches, compiled: bool) -> dict[str, float]:
@@ -147,24 +148,11 @@ def measure(
     commit_three_quarters(learner.open(task("first", side)))
     stage = learner.open(task("second", side))
     batches = Batches(stage.fit, stage.normalise, recipe, "cuda", 0)
-    began = time.perf_counter()
-    stage.network.train()
-    masked_steps = CapturedSteps(Work(stage.network, stage.parameter_groups(), batches, recipe))
-    masked_steps.epoch(1)
-    torch.cuda.synchronize()
-    first_epoch = time.perf_counter() - began
-    masked = step_ms(masked_steps)
-    masked_steps.finish()
+    masked, first_epoch = timed(Work(stage.network, stage.parameter_groups(), batches, recipe))
     training = PlainTraining(learner.graph, learner.gains, config)
     training.widths = learner.widths
     network = training.fresh(stage.task, 0).cuda().train().requires_grad_(True)
-    began = time.perf_counter()
-    plain_steps = CapturedSteps(Work(network, plain_groups(network), batches, recipe))
-    plain_steps.epoch(1)
-    torch.cuda.synchronize()
-    scratch_first = time.perf_counter() - began
-    plain = step_ms(plain_steps)
-    plain_steps.finish()
+    plain, scratch_first = timed(Work(network, plain_groups(network), batches, recipe))
     others: dict[str, float] = {}
     for compiled in (False, True) if rivals else ():
         others |= rival(training.fresh(stage.task, 0).requires_grad_(True), batches, compiled)

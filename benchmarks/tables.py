@@ -79,23 +79,32 @@ def stream_table(folder: Path, *, count_seeds: bool = False) -> str:
     committed.check_alike(run for key, runs in groups.items() if key not in OTHER_BACKBONE for run in runs)
     rows = []
     for key, runs in groups.items():
-        committed.check_seeds(runs)
-        row = {
-            "": NAMES[key],
-            "average accuracy (%)": spread([run["average_accuracy"] for run in runs], 2),
-            "the paper": printed(runs[0]["benchmark"], *key),
-            "seeds": str(len(runs)),
-            "forgetting": forgetting(max(run["forgetting"] for run in runs)),
-            "tasks that grew": tasks_that_grew(runs) if key[0] == "grown" else "",
-            "size": f"{spread([run['size_x'] for run in runs], 2)}x",
-            "bytes": f"{spread([run['bytes_x'] for run in runs], 2)}x",
-            "seconds": seconds(runs),
-        }
+        row = {"": NAMES[key], **cells(key, runs)}
         if not count_seeds:
             del row["seeds"]
         if runs[0]["benchmark"] not in paper.ROWS:
             del row["the paper"]
         rows.append(row)
+    return in_columns(rows)
+
+
+def cells(key: committed.Key, runs: list[dict[str, Any]]) -> dict[str, str]:
+    """What a table says of one method and label, over its seeds, by column."""
+    committed.check_seeds(runs)
+    return {
+        "average accuracy (%)": spread([run["average_accuracy"] for run in runs], 2),
+        "the paper": printed(runs[0]["benchmark"], *key),
+        "seeds": str(len(runs)),
+        "forgetting": forgetting(max(run["forgetting"] for run in runs)),
+        "tasks that grew": tasks_that_grew(runs) if key[0] == "grown" else "",
+        "size": f"{spread([run['size_x'] for run in runs], 2)}x",
+        "bytes": f"{spread([run['bytes_x'] for run in runs], 2)}x",
+        "seconds": seconds(runs),
+    }
+
+
+def in_columns(rows: list[dict[str, str]]) -> str:
+    """A Markdown table of rows that all have the same columns; nothing without rows."""
     return markdown(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
 
 
@@ -119,48 +128,35 @@ def method_table(results: Path, method: str) -> str:
             runs, ours = found.get((method, label), []), found.get(("grown", label), [])
             if not runs:
                 continue
-            committed.check_seeds(runs)
             committed.check_alike([*runs, *ours])
+            told = cells((method, label), runs)
+            beside = spread([run["average_accuracy"] for run in ours], 2) if ours else ""
             rows.append(
-                [
-                    name,
-                    spread([run["average_accuracy"] for run in runs], 2),
-                    printed(runs[0]["benchmark"], method, "default"),
-                    spread([run["average_accuracy"] for run in ours], 2) if ours else "",
-                    str(len(runs)),
-                    forgetting(max(run["forgetting"] for run in runs)),
-                    f"{spread([run['size_x'] for run in runs], 2)}x",
-                    f"{spread([run['bytes_x'] for run in runs], 2)}x",
-                ]
+                {
+                    "stream": name,
+                    **{column: told[column] for column in ("average accuracy (%)", "the paper")},
+                    **({"GROWN": beside} if method != "grown" else {}),
+                    **{column: told[column] for column in ("seeds", "forgetting", "size", "bytes")},
+                }
             )
-    header = ["stream", "average accuracy (%)", "the paper", "GROWN", "seeds", "forgetting", "size", "bytes"]
-    if method == "grown":
-        header, rows = header[:3] + header[4:], [row[:3] + row[4:] for row in rows]
-    return markdown(header, rows) if rows else ""
+    return in_columns(rows)
 
 
 def published_table(results: Path) -> str:
     """GROWN, DEN and CPG, each as its authors train it, with the time that it took over GROWN's."""
     found = committed.read(results)
     groups = {method: found[method, PUBLISHED] for method in ("grown", "den", "cpg") if (method, PUBLISHED) in found}
-    if not groups:
-        return ""
     committed.check_alike(run for runs in groups.values() for run in runs)
     took = {method: statistics.mean(run["seconds"]["total"] for run in runs) for method, runs in groups.items()}
-    rows = [
-        [
-            NAMES[method, "default"],
-            spread([run["average_accuracy"] for run in runs], 2),
-            printed(runs[0]["benchmark"], method, "default"),
-            f"{spread([run['size_x'] for run in runs], 2)}x",
-            f"{spread([run['bytes_x'] for run in runs], 2)}x",
-            seconds(runs),
-            f"{took[method] / took['grown']:.1f} times" if "grown" in took else "",
-        ]
-        for method, runs in groups.items()
-    ]
-    header = ["", "average accuracy (%)", "the paper", "size", "bytes", "seconds", "over GROWN's"]
-    return markdown(header, rows)
+    rows = []
+    for method, runs in groups.items():
+        told = cells((method, PUBLISHED), runs)
+        columns = ("average accuracy (%)", "the paper", "size", "bytes", "seconds")
+        times = f"{took[method] / took['grown']:.1f} times" if "grown" in took else ""
+        rows.append(
+            {"": NAMES[method, "default"], **{column: told[column] for column in columns}, "over GROWN's": times}
+        )
+    return in_columns(rows)
 
 
 def printed(benchmark: str, method: str, label: str) -> str:
@@ -168,7 +164,7 @@ def printed(benchmark: str, method: str, label: str) -> str:
     if label.startswith(ablation.PREFIX) and benchmark == paper.ABLATION_STREAM:
         *first, average = paper.ABLATION[label.removeprefix(ablation.PREFIX)]
         return f"{statistics.mean(first):.2f}" if label.endswith("grow-only") else f"{average:+.1f}"
-    theirs = paper.row(benchmark, method) if label == "default" else None
+    theirs = paper.row(benchmark, method) if label in ("default", PUBLISHED) else None
     if theirs is None:
         return ""
     other = "" if abs(theirs.average - theirs.printed) < 0.06 else f", prints {theirs.printed:g}"

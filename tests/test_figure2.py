@@ -93,7 +93,7 @@ def test_a_stopped_run_counts_the_seeds_that_have_both_kinds(
     assert "over 2 seeds" in capsys.readouterr().out
     assert "2 seeds (thin) and their mean" in picture.read_text()
     path.write_text(json.dumps({**stopped, "curves": stopped["curves"][:1]}))
-    with pytest.raises(SystemExit, match="stopped.json: no seed has both kinds of growth"):
+    with pytest.raises(SystemExit, match=r"stopped.json: no seed has both kinds of growth"):
         figure2.main(["--from", str(path)])
 
 
