@@ -27,6 +27,7 @@ from grown.bench.runner import check_device, make_template, override
 from grown.config import Config
 from grown.errors import GrownError, unknown
 from grown.methods.grown import GrowthPoint, grow_alone
+from grown.methods.grown.alone import alone
 
 KINDS = {"conventional": False, "sparse": True}
 POINT = tuple(part.name for part in dataclasses.fields(GrowthPoint))
@@ -67,9 +68,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "versions": folder.versions(),
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    curves: list[dict[str, Any]] = []
+    curves = kept(arguments.out, settings, config) if arguments.resume else []
+    done = {(curve["kind"], curve["seed"]) for curve in curves}
     for seed in range(arguments.seeds):
         for kind, sparse in KINDS.items():
+            if (kind, seed) in done:
+                continue
             template = make_template(arguments.backbone, task.input_shape, arguments.width, seed)
             curve = grow_alone(template, task, config.replace(seed=seed), sparse=sparse)
             settings["config"] = curve.learner.config.to_json()  # but for seed and sparse, which the curves say
@@ -91,6 +95,20 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             )
             folder.write_json(arguments.out, {"settings": settings, "curves": curves})  # also what a stopped run got
     return {"settings": settings, "curves": curves}
+
+
+def kept(path: Path, settings: dict[str, Any], config: Config) -> list[dict[str, Any]]:
+    """The curves that a stopped run left, if they were made as these would be."""
+    if not path.is_file():
+        sys.exit(f"{path}: there is no such file to go on from")
+    found = json.loads(path.read_text())
+    both = {"seed": 0, "sparse": True}  # the curves say which each is
+    theirs = {**found["settings"], **found["settings"]["config"], **both}
+    ours = {**settings, **alone(config, sparse=True).to_json(), **both}
+    if different := [name for name in ours if name != "seeds" and ours[name] != theirs.get(name)]:
+        sys.exit(f"{path} was measured with other settings: {', '.join(different)}")
+    curves: list[dict[str, Any]] = found["curves"]
+    return curves
 
 
 # --- say -----------------------------------------------------------------------------------------------------------
@@ -281,6 +299,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--resume", action="store_true", help="keep the curves that --out has, and run those it lacks")
     parser.add_argument("--plot", type=Path, help="where to draw them: .svg or .png")
     arguments = parser.parse_args(argv)
     if arguments.source is None and arguments.out is None:

@@ -29,6 +29,7 @@ from grown.nn.bank import make_banks
 from grown.nn.plain import own_shapes
 
 TARGETS = "of the table"
+GRACE = 30.0  # seconds to end an epoch in, at the deadline
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def finish(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> 
         return
     path = table.path_of(row, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    result = {**json.loads(source.read_text()), "jobs": arguments.jobs}
+    result = {**json.loads(source.read_text()), "jobs": arguments.jobs + arguments.beside}
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     grew = sum(task["grew"] for task in result["tasks"][1:])
     print(
@@ -175,9 +176,19 @@ def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], flo
                 del running[job]
                 finish(table, *job, arguments)
         time.sleep(0.1)
-    for job, process in running.items():
-        process.kill()
-        print(f"{job[0]}, seed {job[1]}: cut off by the deadline; it will be resumed")
+    stop(running, GRACE)
+
+
+def stop(running: dict[tuple[str, int], subprocess.Popen[bytes]], grace: float) -> None:
+    """Let every run keep what it has after its epoch. To kill one amid its kernels takes all others under MPS along."""
+    for process in running.values():
+        process.terminate()
+    for (row, seed), process in running.items():
+        try:
+            process.wait(grace)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        print(f"{row}, seed {seed}: stopped at the deadline; it will be resumed", flush=True)
 
 
 def main(tables: dict[str, Table], about: str, seeds: list[int]) -> None:
@@ -191,6 +202,7 @@ def main(tables: dict[str, Table], about: str, seeds: list[int]) -> None:
     )
     parser.add_argument("--seeds", nargs="*", type=int, default=seeds)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--beside", type=int, default=0, help="how many other runs share the machine with these")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which nothing goes on")
     arguments = parser.parse_args()

@@ -27,7 +27,7 @@ NAMES = {
     ("scratch", "default"): "Scratch, full width",
     ("scratch", "longer"): "Scratch, full width, 120 epochs",
     ("scratch", "turns"): "Scratch, full width, rotation labels in every task",
-    ("scratch", "quick"): "Scratch, VGG16 at half width, 115 epochs",
+    ("scratch", "quick"): "Scratch, VGG16 at half width, 120 epochs",
     ("scratch", "equal-bytes"): "Scratch at equal bytes",
     ("scratch", "equal-bytes-longer"): "Scratch at equal bytes, 120 epochs",
     ("scratch", "equal-bytes-turns"): "Scratch at equal bytes, rotation labels in every task",

@@ -97,6 +97,24 @@ def test_a_stopped_run_counts_the_seeds_that_have_both_kinds(
         figure2.main(["--from", str(path)])
 
 
+def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "figure2.json"
+    small = ["--benchmark", "digits", "--backbone", "convnet", "--recipe", "small", "--width", "0.25", "--epochs", "3"]
+    small += ["--set", "threads=1", "--out", str(out)]
+    with pytest.raises(SystemExit, match="no such file to go on from"):
+        figure2.main([*small, "--resume"])
+    figure2.main([*small, "--seeds", "2"])
+    whole = json.loads(out.read_text())
+    out.write_text(json.dumps({**whole, "curves": whole["curves"][:3]}))
+    figure2.main([*small, "--seeds", "2", "--resume"])
+    again = json.loads(out.read_text())
+    assert again["curves"][:3] == whole["curves"][:3]  # with their seconds: not measured again
+    for one, other in zip(whole["curves"], again["curves"], strict=True):
+        assert (one["kind"], one["seed"], one["points"]) == (other["kind"], other["seed"], other["points"])
+    with pytest.raises(SystemExit, match="other settings: growth_weight"):
+        figure2.main([*small, "--seeds", "2", "--resume", "--set", "growth_weight=0.2"])
+
+
 def test_bad_options_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="unknown task 'fsh'"):
         figure2.main(["--benchmark", "digits", "--task", "fsh", "--out", str(tmp_path / "a.json")])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,7 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, mon
     (tmp_path / "work").mkdir()
     arguments = argparse.Namespace(
         data=Path("data"), work=tmp_path / "work", rows=["equal", "grown", "targets"], seeds=[0, 1], jobs=2,
-        device="cpu", deadline=60.0,
+        beside=3, device="cpu", deadline=60.0,
     )  # fmt: skip
     rows.run_all(table, arguments)
     names = [Path(words[words.index("--out") + 1]).name for words in asked]
@@ -87,9 +89,26 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, mon
     assert grown[grown.index("--target") + 1] == str(table.path_of("targets", 0))
     width = float(asked[4][asked[4].index("--width") + 1])
     assert table.scratch_bytes(width) == pytest.approx(0.2 * 4 * 33_584_832, rel=0.05)
+    assert json.loads(table.path_of("equal", 1).read_text())["jobs"] == 2 + 3  # so many shared the machine
     asked.clear()
     rows.run_all(table, arguments)  # all is there
     assert asked == []
+
+
+def test_at_the_deadline_a_run_may_end_its_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "import signal, sys; signal.signal(15, {}); print(flush=True); [signal.pause() for _ in range(99)]"
+    running = {}
+    for number, handler in enumerate(("lambda *_: sys.exit(7)", "signal.SIG_IGN")):
+        process = subprocess.Popen([sys.executable, "-c", words.format(handler)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        running["grown", number] = process
+    rows.stop(running, grace=1.0)
+    assert [process.wait() for process in running.values()] == [7, -9]  # asked; killed, since it would not
+    assert capsys.readouterr().out.count("it will be resumed") == 2
+    for process in running.values():
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))

@@ -39,6 +39,12 @@ class GrowthCurve:
     learner: Learner
 
 
+def alone(config: Config, *, sparse: bool) -> Config:
+    """These settings for a single task, looked at after each epoch."""
+    recipe = replace(config.recipe, watch=1)
+    return config.replace(sparse=sparse, target=0.0, grow=True, refit=False, decide=1.0, recipe=recipe)
+
+
 def grow_alone(template: nn.Module, task: Task, config: Config, *, sparse: bool = True) -> GrowthCurve:
     """Grow a seed network on one task; `sparse=False` is conventional learnable growth."""
     points: list[GrowthPoint] = []
@@ -61,9 +67,6 @@ def grow_alone(template: nn.Module, task: Task, config: Config, *, sparse: bool 
             )
             flips.update(opened=0, closed=0)
 
-    alone = config.replace(
-        sparse=sparse, target=0.0, grow=True, refit=False, decide=1.0, recipe=replace(config.recipe, watch=1)
-    )
-    learner = Learner(template, alone, observer=watch)
+    learner = Learner(template, alone(config, sparse=sparse), observer=watch)
     report = learner.learn(task)
     return GrowthCurve(sparse, tuple(points), report, learner)
