@@ -20,9 +20,11 @@ from grown.data.task import measure
 from grown.errors import Stopped
 from grown.io import container, journal
 from grown.methods.grown import mixed
+from grown.methods.masked.layers import Kernels
+from grown.methods.masked.masks import Largest, Threshold
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
-from grown.nn import masks
+from grown.nn import accelerate, masks
 from grown.train import loop, turns
 from grown.train.batches import Batches
 from helpers import assert_same_networks, make_task, quick, shake
@@ -114,6 +116,52 @@ def test_masked_kernels(shape: tuple[int, int, int], gated: bool, parts: str) ->
     assert torch.equal(found[0][0], found[1][0])
     for one, other in zip(*found, strict=True):
         near(other, one, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("kind", ["threshold", "largest", "none"])
+@pytest.mark.parametrize("shape", [(64, 64, 3, 3), (40, 3, 3, 3), (10, 520)])
+def test_masked_elements(shape: tuple[int, ...], kind: str, learns: bool, dtype: torch.dtype) -> None:
+    if kind == "none" and not learns:
+        return
+    torch.manual_seed(0)
+    base = torch.randn(shape, device="cuda")
+    base = base.to(memory_format=LAST) if base.ndim == 4 else base
+    frozen, free, slope = torch.randn_like(base), torch.rand_like(base) < 0.5, torch.randn_like(base).to(dtype)
+    start = torch.randn_like(base)
+    found = []
+    for way in ("plain", "fused"):
+        mask = {"threshold": Threshold(start.clone(), 0.1), "largest": Largest(start.clone(), 0.3), "none": None}[kind]
+        made = Kernels(mask, free, frozen) if learns else Kernels(mask)
+        made.cuda()
+        weight = base.clone(memory_format=torch.preserve_format).requires_grad_(learns)
+        with (
+            torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16),
+            pytest.MonkeyPatch.context() as at,
+        ):
+            if way == "plain":
+                at.setattr(accelerate, "fused_for", lambda *_: None)
+            out = made(weight)
+        assert way == "plain" or out.dtype == dtype
+        out.to(dtype).backward(slope)
+        scores = [mask.scores.grad] if mask is not None else []
+        found.append([out.detach().to(dtype), *scores, *([weight.grad] if learns else [])])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("size", [1, 255, 2048, 70_001, 2_359_296])
+@pytest.mark.parametrize("kind", ["uniform", "ties", "negative"])
+def test_the_score_at_a_rank(size: int, kind: str) -> None:
+    from grown.nn import fused
+
+    torch.manual_seed(0)
+    scores = torch.rand(size, device="cuda") * 0.2 - 0.1
+    scores = {"uniform": scores, "ties": (scores * 20).round(), "negative": scores - 1}[kind]
+    ordered = scores.sort().values
+    for rank in {1, (size + 1) // 2, size}:
+        assert float(fused.smallest(scores, rank)) == float(ordered[rank - 1])
 
 
 def assert_same_update(start: dict, one: dict, other: dict) -> None:

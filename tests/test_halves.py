@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import grown
+from grown.methods.masked import layers
+from grown.methods.masked.layers import Kernels
 from grown.methods.plain import PlainTraining
 from grown.models import backbone
 from grown.train import fuse
@@ -64,6 +66,16 @@ def test_a_layer_of_another_kind_keeps_its_precision() -> None:
         Halves(network)(torch.randn(5, 3)).float().sum().backward()
     assert network[0].weight.grad is not None  # its own, by autograd
     assert network[1].weight.grad is None  # until the copies' are collected
+
+
+def test_a_layer_whose_kernels_are_made_has_no_copy() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    frozen = torch.full((4, 3), 0.5)
+    layers.install(network, {"0.weight": Kernels(None, torch.ones(4, 3) > 0, frozen)})
+    with torch.autocast("cpu", torch.bfloat16):
+        Halves(network)(torch.randn(5, 3)).float().sum().backward()
+    assert network[0].layer.weight.grad is not None  # its own: rounded once, where its kernels are made
+    assert network[1].weight.grad is None
 
 
 def test_a_weight_outside_the_loss_is_a_mistake() -> None:

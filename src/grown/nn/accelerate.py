@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 @lru_cache(maxsize=1)
@@ -19,3 +20,21 @@ def fused() -> Any:
     except ImportError:
         return None
     return kernels
+
+
+def fused_for(some: Tensor, *others: Tensor | None) -> Any:
+    """The fused kernels, where tensors on a GPU have no gaps in memory and all lie alike in it; None elsewhere."""
+    if not some.is_cuda or not _is_dense(some):
+        return None
+    alike = all(other is None or (other.is_cuda and other.stride() == some.stride()) for other in others)
+    return fused() if alike else None
+
+
+def _is_dense(values: Tensor) -> bool:
+    """Whether these are all values in their stretch of memory, whatever their order."""
+    return values.is_contiguous() or (values.ndim == 4 and values.is_contiguous(memory_format=torch.channels_last))
+
+
+def conv_precision() -> torch.dtype:
+    """What a convolution on a GPU computes in here."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32

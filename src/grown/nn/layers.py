@@ -109,8 +109,7 @@ class MaskedLayer(nn.Module):
         if self.scores is None and gate is None and self.all_trainable:
             return self._bare()
         if kernels := self._fusable():
-            half = torch.is_autocast_enabled("cuda")
-            dtype = torch.get_autocast_dtype("cuda") if half else torch.float32
+            dtype = accelerate.conv_precision()
 
             def make() -> Tensor:
                 fast: Tensor = kernels.fused_kernels(
@@ -128,7 +127,7 @@ class MaskedLayer(nn.Module):
         weight = cast(Tensor, self.weight)
         if not aside.is_on() or not torch.is_autocast_enabled("cuda"):
             return weight
-        return aside.run(lambda: weight.to(torch.get_autocast_dtype("cuda")), None)
+        return aside.run(lambda: weight.to(accelerate.conv_precision()), None)
 
     def _fusable(self) -> Any:
         """The fused kernels, where they compute the same as the reference: hard masks, kernels laid channels-last."""

@@ -19,7 +19,10 @@ class Halves:
         self._network = network
         self._names: list[str] = []
         self._full: list[Tensor] = []
+        made = tuple(f"{name}." for name, layer in network.named_modules() if getattr(layer, "makes_weights", False))
         for name, layer in network.named_modules():
+            if name.startswith(made):
+                continue  # in half precision where they are made
             if type(layer) in LAYERS and (weight := layer.get_parameter("weight")).requires_grad:
                 self._names.append(f"{name}.weight")
                 self._full.append(weight)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from grown.methods.masked.masks import Mask
+from grown.methods.masked.masks import Cut, Mask
 from grown.methods.plain import plain_groups
+from grown.nn import accelerate
 
 
 class Kernels(nn.Module):
@@ -30,13 +31,30 @@ class Kernels(nn.Module):
         self.register_buffer("frozen", frozen, persistent=False)
 
     def forward(self, weight: Tensor) -> Tensor:
+        if (kernels := self._fusable(weight)) is not None:
+            scores, cut = (self.mask.scores, self.mask.cut()) if isinstance(self.mask, Cut) else (None, None)
+            fast: Tensor = kernels.fused_elements(
+                weight, self.frozen, self.trainable, scores, cut, accelerate.conv_precision()
+            )
+            return fast
         if self.trainable is not None:
             weight = torch.where(self.trainable, weight, cast(Tensor, self.frozen))
         return weight if self.mask is None else weight * self.mask()
 
+    def _fusable(self, weight: Tensor) -> Any:
+        """The fused kernels, where they compute the same as these lines: in a step on a GPU, masks that cut."""
+        scores = self.mask.scores if isinstance(self.mask, Cut) else None
+        if (scores is None) != (self.mask is None) or not torch.is_grad_enabled():
+            return None
+        if scores is None and self.trainable is None:
+            return None
+        return accelerate.fused_for(weight, self.trainable, self.frozen, scores)
+
 
 class MaskedLayer(nn.Module):
     """A convolution or linear layer that is run with the kernels that are made of its own."""
+
+    makes_weights: ClassVar[bool] = True
 
     def __init__(self, layer: nn.Module, kernels: Kernels) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from grown.nn import masks
+from grown.nn import accelerate, masks
 
 
 class Mask(nn.Module):
@@ -24,44 +24,53 @@ class Mask(nn.Module):
         raise NotImplementedError
 
 
-class Threshold(Mask):
-    """On where a score is above the threshold."""
+class Cut(Mask):
+    """On where a score is above the cut."""
 
-    def __init__(self, scores: Tensor, threshold: float) -> None:
-        super().__init__(scores)
-        self.threshold = threshold
+    def cut(self) -> Tensor:
+        """What a score must be above, on the device."""
+        raise NotImplementedError
 
     def forward(self) -> Tensor:
-        return masks.hard_mask(self.scores - self.threshold)
+        return masks.hard_mask(self.scores - self.cut())
 
     @torch.no_grad()
     def picked(self) -> Tensor:
         """Which scores are above it."""
-        return self.scores - self.threshold > 0
+        return self.scores - self.cut() > 0
 
 
-class Largest(Mask):
-    """On where a score is among so many largest of the layer."""
+class Threshold(Cut):
+    """The cut is the same throughout."""
+
+    threshold: Tensor
+
+    def __init__(self, scores: Tensor, threshold: float) -> None:
+        super().__init__(scores)
+        self.register_buffer("threshold", torch.tensor(threshold), persistent=False)
+
+    def cut(self) -> Tensor:
+        return self.threshold
+
+
+class Largest(Cut):
+    """So many scores of the layer are on, the largest."""
 
     def __init__(self, scores: Tensor, density: float) -> None:
         super().__init__(scores)
         self.count = max(1, round(density * scores.numel()))
 
-    def forward(self) -> Tensor:
-        return masks.hard_mask(self.scores - self._cut())
-
     @torch.no_grad()
-    def picked(self) -> Tensor:
-        """Which scores are among them."""
-        return self.scores - self._cut() > 0
-
-    @torch.no_grad()
-    def _cut(self) -> Tensor:
+    def cut(self) -> Tensor:
         """The largest score that is not on: found on the device, which nobody waits for."""
-        rest = self.scores.numel() - self.count
+        scores = self.scores.detach()
+        rest = scores.numel() - self.count
         if rest == 0:
-            return torch.full((), -torch.inf, device=self.scores.device)
-        return self.scores.flatten().topk(rest, largest=False, sorted=False).values.max()
+            return torch.full((), -torch.inf, device=scores.device)
+        if kernels := accelerate.fused_for(scores):
+            found: Tensor = kernels.smallest(scores, rest)
+            return found
+        return scores.flatten().topk(rest, largest=False, sorted=False).values.max()
 
 
 def drawn(shape: torch.Size, spread: float, generator: torch.Generator) -> Tensor:

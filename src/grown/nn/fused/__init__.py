@@ -1,12 +1,13 @@
 """Triton kernels for a GPU.
 
-Each stands for a few lines of plain PyTorch (`nn/masks.py`, `nn.BatchNorm2d` with `nn.ReLU`, `nn.MaxPool2d`), which
-remain the reference and run wherever Triton does not. Weights and images are channels-last in memory: (out, k, in) and
-(n, h, w, c).
+Each stands for a few lines of plain PyTorch (`nn/masks.py`, `methods/masked`, `nn.BatchNorm2d` with `nn.ReLU`,
+`nn.MaxPool2d`), which remain the reference and run wherever Triton does not. Weights and images are channels-last in
+memory: (out, k, in) and (n, h, w, c).
 """
 
+from grown.nn.fused.elements import fused_elements, smallest
 from grown.nn.fused.masks import fused_kernels
 from grown.nn.fused.norms import norm_relu
 from grown.nn.fused.pools import max_pool
 
-__all__ = ["fused_kernels", "max_pool", "norm_relu"]
+__all__ = ["fused_elements", "fused_kernels", "max_pool", "norm_relu", "smallest"]
