@@ -16,8 +16,9 @@ from grown.data.task import Part, Task, measure
 from grown.methods.base import StageReport
 from grown.methods.den import units
 from grown.methods.den.shape import Shape, values_of
+from grown.methods.masked.layers import Kernels
 from grown.methods.shared.training import Guard, Training, Weights
-from grown.methods.shared.weights import Held, attach, cut, detach
+from grown.methods.shared.weights import attach, cut, detach
 from grown.nn.axes import Widths
 from grown.nn.initial import Initializer
 from grown.train.batches import Batches
@@ -178,8 +179,8 @@ class Course:
             if name != "train":
                 flags = free.get(layer, torch.zeros(kernels.shape[:2], dtype=torch.bool))
                 spread = _over(flags, kernels).expand_as(kernels).reshape(self.now[f"{layer}.weight"].shape)
-                weight = network.get_parameter(f"{layer}.weight")
-                attach(network, f"{layer}.weight", Held(weight, spread.contiguous().to(config.device)))
+                held = network.get_parameter(f"{layer}.weight").detach().clone()
+                attach(network, f"{layer}.weight", Kernels(None, spread.contiguous().to(config.device), held))
         if prepare is not None:
             prepare(network)
         batches = Batches(self.part, self.normalise, recipe, config.device, config.seed, self.task.name, "plain", name)

@@ -9,21 +9,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 
-class Held(nn.Module):
-    """A weight of which only a part learns; the rest is as it was, whatever an optimizer does."""
-
-    free: Tensor
-    fixed: Tensor
-
-    def __init__(self, weight: Tensor, free: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("free", free, persistent=False)
-        self.register_buffer("fixed", weight.detach().clone(), persistent=False)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return torch.where(self.free, weight, self.fixed)
-
-
 def attach(network: nn.Module, key: str, module: nn.Module) -> None:
     """Make a weight of a network by this module, a parametrization of PyTorch's kind."""
     parametrize.register_parametrization(network.get_submodule(key.removesuffix(".weight")), "weight", module)
