@@ -210,6 +210,32 @@ def test_earlier_columns_are_frozen_wholly() -> None:
     assert all(value.dtype == torch.float64 for value in columns.parameters())  # it goes where the network goes
 
 
+@pytest.mark.parametrize("template", [Straight, Branchy])
+def test_in_half_precision_earlier_columns_are_made_ready_once(template: type[nn.Module]) -> None:
+    pnn = made(template())
+    for task in tasks(2):
+        pnn.learn(task)
+    inside = pnn._trainings(tasks(3)[2])[0].network.get_submodule(EARLIER)
+    assert isinstance(inside, Frozen)
+    x = torch.randn(4, 1, 8, 8)
+    exact = inside(x)
+    assert not inside._half  # outside of a step they are as they are
+    with torch.autocast("cpu", torch.bfloat16):
+        found = inside(x)
+        (ready,) = inside._half
+        assert inside(x)[0].dtype == torch.bfloat16
+        assert inside._half == (ready,)
+    for one, other in zip(exact, found, strict=True):
+        assert float((one - other.float()).norm() / one.norm()) < 0.02
+    kinds = [type(module) for module in ready.modules()]
+    assert nn.BatchNorm2d not in kinds
+    assert nn.Conv2d in kinds
+    assert {value.dtype for value in ready.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(one, other) for one, other in zip(exact, inside(x), strict=True))
+    inside.double()
+    assert not inside._half  # it would have stayed behind
+
+
 def test_the_first_column_is_a_narrow_network_alone() -> None:
     pnn = learned(1)
     network = pnn.network("t0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from grown.methods.pnn.layout import Layout
 from grown.nn.plain import CALLS, allocate, fill, make_module, run_node
@@ -122,17 +124,49 @@ class Frozen(nn.Module):
     def __init__(self, columns: fx.GraphModule) -> None:
         super().__init__()
         self._columns = (columns,)  # in a tuple: neither this module's parameters nor in its training mode
+        self._half: tuple[fx.GraphModule, ...] = ()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad():
-            found: tuple[Tensor, ...] = self._columns[0](x)
+            found: tuple[Tensor, ...] = self._for(x)(x)
         return found
+
+    def _for(self, x: Tensor) -> fx.GraphModule:
+        """In a step in half precision, what autocast would make of the weights in every step is made once."""
+        if not torch.is_autocast_enabled(x.device.type):
+            return self._columns[0]
+        if not self._half:
+            self._half = (lighter(self._columns[0], torch.get_autocast_dtype(x.device.type)),)
+        return self._half[0]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Frozen:
         """Go where the network goes."""
+        self._half = ()
         self._columns[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def lighter(network: fx.GraphModule, dtype: torch.dtype) -> fx.GraphModule:
+    """A copy for steps in half precision: norms in the convolutions before them, weights in the precision of these."""
+    network = copy.deepcopy(network).eval()
+    modules = dict(network.named_modules())
+    for node in list(network.graph.nodes):
+        norm = modules.get(str(node.target)) if node.op == "call_module" else None
+        if not isinstance(norm, nn.BatchNorm2d):
+            continue
+        (source,) = node.all_input_nodes
+        layer = modules.get(str(source.target)) if source.op == "call_module" else None
+        if isinstance(layer, nn.Conv2d) and len(source.users) == 1:
+            network.set_submodule(str(source.target), fuse_conv_bn_eval(layer, norm))
+            node.replace_all_uses_with(source)
+            network.graph.erase_node(node)
+    network.delete_all_unused_submodules()
+    network.recompile()
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d | nn.Conv1d | nn.Linear):
+            layer.to(dtype)
+    return network
 
 
 def frozen(layout: Layout, columns: Columns) -> Frozen:
