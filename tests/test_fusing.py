@@ -28,10 +28,11 @@ class Imitated:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
 
-    def norm_relu(self, x: Tensor, norm: nn.BatchNorm2d, added: Tensor | None) -> Tensor:
-        self.calls["norm" if added is None else "norm and add"] += 1
+    def norm_relu(self, x: Tensor, norm: nn.BatchNorm2d, added: Tensor | None, *, relu: bool) -> Tensor:
+        self.calls[("norm" if added is None else "norm and add") if relu else "norm alone"] += 1
         y = norm(x)
-        return F.relu(y if added is None else y + added)
+        y = y if added is None else y + added
+        return F.relu(y) if relu else y
 
     def max_pool(self, x: Tensor, *window: tuple[int, int]) -> Tensor:
         self.calls["pool"] += 1
@@ -55,7 +56,7 @@ def gradients(network: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 NETWORKS = {
-    "resnet18": {"norm": 9, "norm and add": 8, "pool": 1},
+    "resnet18": {"norm": 9, "norm and add": 8, "norm alone": 3, "pool": 1},
     "resnet9": {"norm": 8, "pool": 4},
     "vgg16-bn-pool": {"norm": 13, "pool": 5},
     "lenet": {"pool": 2},
@@ -101,7 +102,7 @@ def test_which_norms_run_with_what_is_behind_them() -> None:
     through = Part("same", "identity", ("other",))
     found = fusing.find([*ends, through, Part("add", "add", ("same", "norm")), relu])
     assert found == {"norm": Behind("relu", "add", "other")}
-    not_yet = [
+    alone = [
         [*ends, Part("relu", "relu", ("norm",)), Part("more", "conv", ("norm",))],  # somebody else reads the norm
         [*ends, add, relu, Part("more", "conv", ("add",))],  # or the sum
         [*ends, *later, Part("add", "add", ("norm", "after")), relu],  # what is added comes later
@@ -109,7 +110,7 @@ def test_which_norms_run_with_what_is_behind_them() -> None:
         [*ends, add],
         [*ends],
     ]
-    assert all(fusing.find(parts) == {} for parts in not_yet)
+    assert all(fusing.find(parts) == {"norm": Behind()} for parts in alone)
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def near(one: torch.Tensor, other: torch.Tensor, limit: float) -> None:
     assert float(error) < limit, float(error)
 
 
-@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("behind", ["nothing", "relu", "add and relu"])
 @pytest.mark.parametrize("shape", [(64, 32, 32), (64, 40, 7), (8, 3, 16), (64, 256, 2), (2, 200, 1)])
-def test_norm_and_relu(shape: tuple[int, int, int], adds: bool) -> None:
+def test_norm_and_relu(shape: tuple[int, int, int], behind: str) -> None:
     from grown.nn import fused
 
     count, channels, side = shape
@@ -51,13 +51,17 @@ def test_norm_and_relu(shape: tuple[int, int, int], adds: bool) -> None:
     found = []
     for way in ("plain", "fused"):
         x = start.clone(memory_format=torch.preserve_format).requires_grad_()
-        added = beside.clone(memory_format=torch.preserve_format).requires_grad_() if adds else None
+        added = beside.clone(memory_format=torch.preserve_format).requires_grad_() if behind == "add and relu" else None
         norm = nn.BatchNorm2d(channels).cuda()
         with torch.no_grad():
             norm.weight.copy_(torch.linspace(-1, 2, channels))
             norm.bias.copy_(torch.linspace(1, -1, channels))
-        shift = 0.0 if added is None else added
-        y = F.relu(norm(x) + shift) if way == "plain" else fused.norm_relu(x, norm, added)
+        relu = behind != "nothing"
+        if way == "plain":
+            y = norm(x) + (0.0 if added is None else added)
+            y = F.relu(y) if relu else y
+        else:
+            y = fused.norm_relu(x, norm, added, relu=relu)
         y.backward(slope)
         grads = [value.grad for value in (x, added, norm.weight, norm.bias) if value is not None]
         found.append([y, *grads, norm.running_mean, norm.running_var])

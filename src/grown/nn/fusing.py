@@ -22,33 +22,33 @@ class Part(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """What runs together with a norm: a ReLU, and before it perhaps an addition to what `other` gives."""
+    """What runs together with a norm: perhaps a ReLU, and before it perhaps an addition to what `other` gives."""
 
-    relu: str
+    relu: str | None = None
     add: str | None = None
     other: str | None = None
 
 
 def find(parts: Iterable[Part]) -> dict[str, Behind]:
-    """The norms of a network, its parts in the order in which they run, that can run together with a ReLU."""
+    """The norms of a network, its parts in the order in which they run, and what can run together with each."""
     named = {part.name: part for part in parts}
     order = {name: number for number, name in enumerate(named)}
     readers: dict[str, list[Part]] = {name: [] for name in named}
     for part in named.values():
         for source in part.inputs:
             readers[source].append(part)
-    found = {}
-    for part in named.values():
-        if part.kind == "norm" and (reader := _only(readers[part.name])) is not None:
+    found = {part.name: Behind() for part in named.values() if part.kind == "norm"}
+    for name in found:
+        if (reader := _only(readers[name])) is not None:
             if reader.kind == "relu":
-                found[part.name] = Behind(reader.name)
+                found[name] = Behind(reader.name)
             elif reader.kind == "add" and len(reader.inputs) == 2:
-                other = next(source for source in reader.inputs if source != part.name)
+                other = next(source for source in reader.inputs if source != name)
                 while named[other].kind == "identity":
                     other = named[other].inputs[0]
                 last = _only(readers[reader.name])
-                if order[other] < order[part.name] and last is not None and last.kind == "relu":
-                    found[part.name] = Behind(last.name, reader.name, other)
+                if order[other] < order[name] and last is not None and last.kind == "relu":
+                    found[name] = Behind(last.name, reader.name, other)
     return found
 
 
@@ -56,13 +56,14 @@ def _only(readers: list[Part]) -> Part | None:
     return readers[0] if len(readers) == 1 else None
 
 
-def norm_relu(x: Tensor, norm: Any, added: Tensor | None = None) -> Tensor:
-    """A batch norm, an addition if there is one, and ReLU."""
+def norm_relu(x: Tensor, norm: Any, added: Tensor | None = None, *, relu: bool = True) -> Tensor:
+    """A batch norm, an addition if there is one, and ReLU if there is one."""
     if norm.training and (kernels := _kernels(x)) is not None:
-        y: Tensor = kernels.norm_relu(x, norm, added)
+        y: Tensor = kernels.norm_relu(x, norm, added, relu=relu)
         return y
     y = norm(x)
-    return nn.functional.relu(y if added is None else y + added)
+    y = y if added is None else y + added
+    return nn.functional.relu(y) if relu else y
 
 
 def max_pool(x: Tensor, pool: Any) -> Tensor:

@@ -118,8 +118,11 @@ class GrowingNetwork(nn.Module):
             elif node.name in self._together:
                 behind = self._together[node.name]
                 added = None if behind.other is None else values[behind.other]
-                values[node.name] = fusing.norm_relu(values[inputs[0]], self.layers[key], added)
-                done[behind.relu] = behind.add or node.name
+                values[node.name] = fusing.norm_relu(
+                    values[inputs[0]], self.layers[key], added, relu=behind.relu is not None
+                )
+                if behind.relu is not None:
+                    done[behind.relu] = behind.add or node.name
                 if behind.add is not None:
                     done[behind.add] = node.name
             elif node.op in POOLS:
@@ -208,7 +211,7 @@ class GrowingNetwork(nn.Module):
 
 
 def _together(graph: Graph) -> dict[str, fusing.Behind]:
-    """Batch norms that run together with what is behind them."""
+    """Batch norms, and what runs together with each."""
 
     def kind(node: Node) -> str:
         plain = node.op == "batch_norm" and node.attrs["dims"] == 2 and node.attrs["affine"]

@@ -40,7 +40,8 @@ def _fused(network: fx.GraphModule) -> fx.Graph:
             behind = together[name]
             added = [nodes[behind.other]] if behind.other is not None else []
             replaced = [part for part in (name, behind.add, behind.relu) if part is not None]
-            new = _insert(program, nodes[name], fusing.norm_relu, added)
+            run = fusing.norm_relu if behind.relu is not None else _norm
+            new = _insert(program, nodes[name], run, added)
         elif kind == "pool":
             replaced = [name]
             new = _insert(program, nodes[name], fusing.max_pool, [])
@@ -51,6 +52,11 @@ def _fused(network: fx.GraphModule) -> fx.Graph:
             program.erase_node(nodes[part])
         nodes[replaced[-1]] = new  # a later addition may read it
     return program
+
+
+def _norm(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+    """A batch norm without a ReLU."""
+    return fusing.norm_relu(x, norm, relu=False)
 
 
 def _insert(program: fx.Graph, node: fx.Node, run: Callable[..., Tensor], more: list[fx.Node]) -> fx.Node:

@@ -1,4 +1,4 @@
-"""Batch norm, what is added to it, and ReLU, in two passes each way."""
+"""Batch norm, what is added to it, and ReLU or none, in two passes each way."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def _norm_sums(x, sums, rows, channels, per, ROWS: tl.constexpr, BLOCK: tl.const
 def _norm_apply(
     x, added, y, sums, weight, bias, mean_out, scale_out, running_mean, running_var, rows, channels, per, eps, momentum,
     stretches, ROWS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HAS_ADDED: tl.constexpr,
+    HAS_RELU: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     stretch = tl.program_id(1)
@@ -86,14 +87,15 @@ def _norm_apply(
         value = tl.load(x + at, mask=here, other=0.0).to(tl.float32) * gain[None, :] + offset[None, :]
         if HAS_ADDED:
             value += tl.load(added + at, mask=here, other=0.0).to(tl.float32)
-        value = tl.where(value < 0.0, 0.0, value)  # what is not a number stays visible
+        if HAS_RELU:
+            value = tl.where(value < 0.0, 0.0, value)  # what is not a number stays visible
         tl.store(y + at, value.to(y.dtype.element_ty), mask=here)
 
 
 @triton.jit
 def _norm_grad_sums(
     grad, x, y, grad_added, mean, scale, weight, bias, sums, rows, channels, per,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, HAS_ADDED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_RELU: tl.constexpr,
 ):  # fmt: skip
     """Where something was added, its gradient too: what the ReLU lets through."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -113,7 +115,7 @@ def _norm_grad_sums(
         if HAS_ADDED:
             slope = tl.where(tl.load(y + at, mask=here, other=0.0).to(tl.float32) > 0, slope, 0.0)
             tl.store(grad_added + at, slope.to(grad_added.dtype.element_ty), mask=here)
-        else:
+        elif HAS_RELU:
             slope = tl.where(value * gain[None, :] + offset[None, :] > 0, slope, 0.0)
         first += slope
         second += slope * (value - middle[None, :]) * factor[None, :]
@@ -123,9 +125,9 @@ def _norm_grad_sums(
 @triton.jit
 def _norm_grad_apply(
     grad, x, mean, scale, weight, bias, sums, grad_x, grad_weight, grad_bias, rows, channels, per, stretches,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HAS_ADDED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HAS_RELU: tl.constexpr,
 ):  # fmt: skip
-    """`grad` is what went through the ReLU already where something was added."""
+    """`HAS_RELU`: the gradient has not gone through the ReLU yet, as it has where something was added."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     stretch = tl.program_id(1)
     inside = column < channels
@@ -144,7 +146,7 @@ def _norm_grad_apply(
         at, here = _tile(start, end, column, channels, ROWS)
         slope = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
-        if not HAS_ADDED:
+        if HAS_RELU:
             slope = tl.where(value * gain[None, :] + offset[None, :] > 0, slope, 0.0)
         normal = (value - middle[None, :]) * factor[None, :]
         value = gain[None, :] * (slope - average[None, :] - normal * slant[None, :])
@@ -173,6 +175,7 @@ class _FusedNorm(Function):
         running_var: Tensor,
         eps: float,
         momentum: float,
+        relu: bool,
     ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         added = None if added is None else added.contiguous(memory_format=torch.channels_last)
@@ -186,8 +189,9 @@ class _FusedNorm(Function):
         _norm_sums[grid](x, sums, rows, channels, per, ROWS=tile, BLOCK=block)
         _norm_apply[grid](
             x, added, y, sums, weight, bias, mean, scale, running_mean, running_var, rows, channels, per, eps, momentum,
-            grid[1], ROWS=tile, BLOCK=block, PARTS=parts, HAS_ADDED=added is not None,
+            grid[1], ROWS=tile, BLOCK=block, PARTS=parts, HAS_ADDED=added is not None, HAS_RELU=relu,
         )  # fmt: skip
+        ctx.relu = relu
         ctx.save_for_backward(x, y if added is not None else None, weight, bias, mean, scale)
         return y
 
@@ -206,18 +210,20 @@ class _FusedNorm(Function):
         parts = triton.next_power_of_2(grid[1])
         _norm_grad_sums[grid](
             grad, x, y, grad_added, mean, scale, weight, bias, sums, rows, channels, per,
-            ROWS=tile, BLOCK=block, HAS_ADDED=has_added,
+            ROWS=tile, BLOCK=block, HAS_ADDED=has_added, HAS_RELU=ctx.relu,
         )  # fmt: skip
         _norm_grad_apply[grid](
             grad_added if has_added else grad, x, mean, scale, weight, bias, sums, grad_x, grad_weight, grad_bias,
-            rows, channels, per, grid[1], ROWS=tile, BLOCK=block, PARTS=parts, HAS_ADDED=has_added,
+            rows, channels, per, grid[1], ROWS=tile, BLOCK=block, PARTS=parts, HAS_RELU=ctx.relu and not has_added,
         )  # fmt: skip
-        return grad_x, grad_added, grad_weight, grad_bias, None, None, None, None
+        return grad_x, grad_added, grad_weight, grad_bias, None, None, None, None, None
 
 
-def norm_relu(x: Tensor, norm: Any, added: Tensor | None = None) -> Tensor:
+def norm_relu(x: Tensor, norm: Any, added: Tensor | None = None, *, relu: bool = True) -> Tensor:
     """Batch norm in training mode, with its running statistics, what is added to it, and ReLU behind both."""
+    if added is not None and not relu:
+        raise ValueError("what is added to a norm comes with a ReLU behind it")
     y: Tensor = _FusedNorm.apply(  # type: ignore[no-untyped-call]
-        x, added, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps, norm.momentum
+        x, added, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps, norm.momentum, relu
     )
     return y
