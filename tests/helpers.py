@@ -20,7 +20,7 @@ from grown.config import Config, Recipe
 from grown.errors import Stopped
 from grown.io.journal import Journal
 from grown.methods import method
-from grown.methods.base import TaskReport
+from grown.methods.base import Method, TaskReport
 from grown.methods.verify import verify
 
 # Packed data beside the project, if it is there.
@@ -171,11 +171,11 @@ def assert_same_update(plain: dict[str, Tensor], captured: dict[str, Tensor]) ->
             assert float((captured[key] - value).norm()) <= 1e-2 * (1e-3 + float(value.norm())), key
 
 
-def assert_same_networks(learner: grown.Learner, device: str) -> None:
-    """What `networks` makes on a device is what `extract` makes, to the last bit."""
+def assert_same_networks(learner: Method, device: str) -> None:
+    """What `networks` makes on a device is what `network` makes, to the last bit."""
     made = dict(zip(learner.tasks, learner.networks(learner.tasks, device), strict=True))
     for task, network in made.items():
-        plain = learner.extract(task).state_dict()
+        plain = learner.network(task).state_dict()
         there = network.state_dict()
         assert list(there) == list(plain)
         assert all(value.device.type == device for value in there.values())

@@ -337,7 +337,7 @@ def test_zoomed_and_recoloured_images_are_those_of_the_cpu() -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-2, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["grown", "soft", "bf16"])
+@pytest.mark.parametrize("kind", ["grown", "soft", "bf16", "cpg", "wsn"])
 def test_networks_that_are_put_together_on_a_gpu_have_the_same_bits(kind: str) -> None:
     learner = grown.load(GOLDEN / f"v{container.VERSION}-{kind}.safetensors")
     assert_same_networks(learner, "cuda")

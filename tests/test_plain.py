@@ -89,6 +89,6 @@ def test_a_chain_of_layers_becomes_a_sequence_and_nothing_else_does(
     assert torch.equal(simple(x), network(x))
 
 
-@pytest.mark.parametrize("kind", ["grown", "soft", "bf16"])
+@pytest.mark.parametrize("kind", ["grown", "soft", "bf16", "cpg", "wsn"])
 def test_networks_made_on_a_device_are_the_extracted_ones(kind: str) -> None:
     assert_same_networks(grown.load(GOLDEN / f"v{container.VERSION}-{kind}.safetensors"), "cpu")

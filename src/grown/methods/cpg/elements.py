@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -28,6 +29,13 @@ class Elements:
         self.widths: Widths = no_widths(channels)
         self._values = {name: torch.zeros(self.shape(name, self.widths)) for name in self.banks}
         self._owners = {name: torch.zeros(self.shape(name, self.widths), dtype=torch.uint8) for name in self.banks}
+
+    def on(self, device: str) -> Elements:
+        """The same weights to be read on a device."""
+        there = copy.copy(self)
+        there._values = {name: values.to(device) for name, values in self._values.items()}
+        there._owners = {name: owners.to(device) for name, owners in self._owners.items()}
+        return there
 
     def shape(self, name: str, widths: Widths) -> tuple[int, ...]:
         """A layer's shape at these widths."""
