@@ -58,16 +58,10 @@ def _elements_backward(
 
 class _FusedElements(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        weight: Tensor,
-        frozen: Tensor | None,
-        trainable: Tensor | None,
-        scores: Tensor | None,
-        cut: Tensor | None,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        out = torch.empty_like(weight, dtype=dtype)
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        """Takes what `fused_elements` does."""
+        weight, frozen, trainable, scores, cut, dtype = given
+        out: Tensor = torch.empty_like(weight, dtype=dtype)
         ctx.save_for_backward(weight, frozen, trainable, scores, cut)
         ctx.kinds = {"IS_SPLIT": trainable is not None, "HAS_SCORES": scores is not None}
         _elements_forward[_programs(weight)](
