@@ -180,7 +180,7 @@ def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], flo
 
 
 def stop(running: dict[tuple[str, int], subprocess.Popen[bytes]], grace: float) -> None:
-    """Let every run keep what it has after its epoch. To kill one amid its kernels takes all others under MPS along."""
+    """Let every run keep what it has after its epoch. To kill one amid its kernels can make others under MPS fail."""
     for process in running.values():
         process.terminate()
     for (row, seed), process in running.items():
