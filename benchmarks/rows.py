@@ -181,11 +181,12 @@ def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], flo
 
 def stop(running: dict[tuple[str, int], subprocess.Popen[bytes]], grace: float) -> None:
     """Let every run keep what it has after its epoch. To kill one amid its kernels can make others under MPS fail."""
+    end = time.monotonic() + grace  # of all of them
     for process in running.values():
         process.terminate()
     for (row, seed), process in running.items():
         try:
-            process.wait(grace)
+            process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
         print(f"{row}, seed {seed}: stopped at the deadline; it will be resumed", flush=True)
