@@ -129,7 +129,8 @@ def content(folder: Path) -> dict[str, Any]:
             del stage["seconds"]
     events = [json.loads(line) for line in found.pop("log.jsonl").splitlines()]
     for event in events:
-        event.pop("seconds")
+        del event["seconds"]
+        event.pop("took", None)
         event.pop("folder", None)
         if event["event"] == "tested":
             for stage in event["row"]["stages"]:

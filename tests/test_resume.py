@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import random
@@ -18,10 +19,12 @@ import torch
 
 import grown
 from grown.bench import resume as resuming
+from grown.bench.folder import Log
 from grown.bench.runner import Request, resume, run
 from grown.config import Recipe
 from grown.errors import FileError, Stopped
 from grown.io import container, files, journal
+from grown.methods.scratch import Scratch
 from grown.report import plots
 from helpers import Faults, call, content, make_task, quick
 
@@ -118,6 +121,8 @@ def test_every_method_goes_on_from_an_epoch(method: str, tmp_path: Path, monkeyp
     def stop(event: dict[str, Any]) -> None:
         if event["event"] == "epoch":
             seen.append(event["epoch"])
+            if len(seen) == 1:
+                time.sleep(0.5)
             if len(seen) == 3:
                 raise Interrupt
 
@@ -125,9 +130,56 @@ def test_every_method_goes_on_from_an_epoch(method: str, tmp_path: Path, monkeyp
     with pytest.raises(Interrupt):
         run(Request(**{**request.__dict__, "out": where}), stop)
     again: list[int] = []
-    resume(where, lambda event: again.append(event["epoch"]) if event["event"] == "epoch" else None)
+    result, _ = resume(where, lambda event: again.append(event["epoch"]) if event["event"] == "epoch" else None)
     assert again[0] == 3  # two epochs were kept, the third was not
     assert content(where) == content(undisturbed)
+    # The seconds before the interrupt are the run's too.
+    lines = [json.loads(line) for line in (where / "log.jsonl").read_text().splitlines()]
+    clock = [line["seconds"] for line in lines]
+    assert clock == sorted(clock)
+    assert result["seconds"]["training"] >= 0.5
+    assert 0.5 <= result["seconds"]["total"] <= clock[-1] + 0.001
+
+
+def test_what_is_trained_ahead_of_the_tasks_goes_on_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Scratch does on a GPU."""
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
+    monkeypatch.setattr(Scratch, "foresee", Scratch._train)
+    request = Request(method="scratch", tasks=2, epochs=4, out=tmp_path / "a")
+    run(request)
+    epochs: list[int] = []
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch":
+            epochs.append(event["epoch"])
+            if len(epochs) == 7:
+                raise Interrupt
+
+    where = tmp_path / "b"
+    with pytest.raises(Interrupt):
+        run(dataclasses.replace(request, out=where), stop)
+    resume(where)
+    assert content(where) == content(tmp_path / "a")
+
+
+def test_a_log_that_lost_its_end_is_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"seconds": 7.5, "event": "task"}\n{"seconds": 8.0, "eve')
+    log = Log(path)
+    log.go_on(1000)
+    log({"event": "epoch"})
+    log.close()
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first["event"] == "task"
+    assert second["event"] == "epoch"
+    assert 7.5 <= second["seconds"] < 8.5
+    path.write_text("[]\n")
+    log = Log(path)
+    with pytest.raises(FileError, match="not the log of a run"):
+        log.go_on(1000)
+    log.close()
 
 
 def test_a_second_interrupt_stops_at_once_and_leaves_the_last_good_state(

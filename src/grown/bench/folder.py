@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -59,10 +60,11 @@ def versions() -> dict[str, str]:
 
 
 class Log:
-    """An event a line, with the seconds since the run began; its end is the end of the hold on its folder."""
+    """An event a line, with the seconds that the run has taken; its end is the end of the hold on its folder."""
 
     def __init__(self, path: Path, also: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._began = time.perf_counter()
+        self._path = path
         self._also = also
         self._folder = path.parent
         self._muted = False
@@ -73,7 +75,7 @@ class Log:
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Write one event, and hand it on."""
-        line = {"seconds": round(time.perf_counter() - self._began, 3), **event}
+        line = {"seconds": round(self.seconds, 3), **event}
         if not self._muted:
             try:
                 self._file.write(json.dumps(line) + "\n")
@@ -91,10 +93,24 @@ class Log:
         """How long the file is."""
         return self._file.tell()
 
-    def cut(self, mark: int) -> None:
-        """Drop what was written behind a mark: it will be written again."""
-        if mark < self._file.tell():
-            self._file.truncate(mark)
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken: in this process, and in earlier ones up to where it goes on."""
+        return time.perf_counter() - self._began
+
+    def go_on(self, mark: int) -> None:
+        """Drop what was written behind a mark, since it will be written again; the seconds go on from there too."""
+        try:
+            kept = self._path.read_bytes()[:mark]
+            whole = kept[: kept.rfind(b"\n") + 1]  # a machine that went down may have left half a line
+            self._file.truncate(len(whole))
+            self._file.seek(0, os.SEEK_END)
+            earlier = float(json.loads(whole.splitlines()[-1])["seconds"]) if whole else 0.0
+        except OSError as error:
+            raise FileError(f"cannot write {self._path}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{self._path}: this is not the log of a run") from error
+        self._began = time.perf_counter() - earlier
 
     def mute(self) -> None:
         """Write nothing until `unmute`."""

@@ -27,6 +27,7 @@ from grown.models import BACKBONES, backbone
 from grown.train.evaluate import evaluate
 
 MINI = "miniimagenet-20"
+FORESEEN = "foresee"  # where the journal keeps what is trained ahead of the tasks
 RECIPE_FIELDS = tuple(f.name for f in dataclasses.fields(Recipe) if f.name != "name")
 CONFIG_FIELDS = tuple(f.name for f in dataclasses.fields(Config) if f.name != "recipe")
 
@@ -233,13 +234,11 @@ def _go(plan: _Plan, where: Path, progress: resuming.Progress, observer: Observe
     names = [task.name for task in plan.tasks]
     try:
         torch.set_num_threads(plan.threads)
-        if progress.done or journal.marked(_scope(1)) is not None:
-            log.show({"event": "run", "tasks": names, "folder": str(where)})
-            for row in progress.rows:
-                log.show({"event": "tested", "task": row["name"], "test": row["test"], "row": row})
-        else:
-            log.cut(0)
-            log({"event": "run", "tasks": names, "folder": str(where)})
+        _go_on(log, journal, progress)
+        tell = log.show if log.mark() else log
+        tell({"event": "run", "tasks": names, "folder": str(where)})
+        for row in progress.rows:
+            log.show({"event": "tested", "task": row["name"], "test": row["test"], "row": row})
         with resuming.stoppable(journal, log.show):
             result = {**plan.about, **_learn_all(plan, where, log, journal, progress)}
         folder.write_json(where / "result.json", result)
@@ -340,26 +339,29 @@ def _scope(number: int) -> str:
     return f"task{number}"
 
 
+def _go_on(log: folder.Log, journal: Journal, progress: resuming.Progress) -> None:
+    """Take the log back to the last state that was kept: of the task under way, else the end of the one before it.
+
+    What was trained until then has taken its seconds too.
+    """
+    states = (journal.marked(FORESEEN), journal.marked(_scope(progress.done + 1)))
+    log.go_on(max([progress.mark, *(mark for mark in states if mark is not None)]))
+    progress.seconds["training"] += max(0.0, log.seconds - progress.seconds["total"])
+
+
 def _learn_all(
     plan: _Plan, where: Path, log: folder.Log, journal: Journal, progress: resuming.Progress
 ) -> dict[str, Any]:
     learner, tasks, device = plan.learner, plan.tasks, plan.config.device
-    before, began = progress.seconds["total"], time.perf_counter()
     if progress.done < len(tasks) and (foresee := getattr(learner, "foresee", None)) is not None:
-        kept = journal.marked("foresee")
-        if kept is not None:
-            log.cut(max(kept, progress.mark))
-            log.mute()
-        with journal.scope("foresee", log.unmute):
+        if journal.holds(FORESEEN):
+            log.mute()  # what is told again until then stands in the log
+        with journal.scope(FORESEEN, log.unmute):
             foresee(tasks)
     waiting: list[tuple[TaskReport, float | None]] = []  # learned, but not yet in a file
     for number, task in enumerate(tasks[progress.done :], start=progress.done + 1):
-        kept = journal.marked(_scope(number))
-        if kept is None and number > 1 and not waiting:
-            log.cut(progress.mark)
-        elif kept is not None:
-            log.cut(kept)
-            log.mute()  # what is told again until then stands in the log
+        if journal.holds(_scope(number)):
+            log.mute()
         with journal.scope(_scope(number), log.unmute):
             log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
             report: TaskReport = learner.learn(task)
@@ -383,7 +385,7 @@ def _learn_all(
             progress.rows.append(_row(learned, found[last - 1]))
             log({"event": "tested", "task": learned.name, "test": found[last - 1], "row": progress.rows[-1]})
         progress.seconds["evaluation"] += time.perf_counter() - clock
-        progress.seconds["total"] = before + time.perf_counter() - began
+        progress.seconds["total"] = log.seconds
         progress.mark = log.mark()
         if (keep_targets := getattr(learner, "keep_targets", None)) is not None:
             keep_targets(where / resuming.JOURNAL)

@@ -81,7 +81,7 @@ class PlainView:
             self._line(NOTES[kind].format(**event))
         elif kind == "settled":
             found = f"held-out {event['val']:.1f}" if event["val"] is not None else "on all data"
-            self._line(f"  {event['task']}: {event['stage']}, {found}, {event['seconds']:.1f} s")
+            self._line(f"  {event['task']}: {event['stage']}, {found}, {event['took']:.1f} s")
         elif kind == "tested":
             left = f"; about {self._clock.left():.0f} s left" if self._clock.done < self._clock.tasks else ""
             self._line(f"{describe_task(event['row'])}{left}")

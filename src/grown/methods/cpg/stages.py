@@ -127,7 +127,7 @@ class Stages:
         seconds = time.perf_counter() - began
         val = None if plan.name == "refit" else settled.val
         self.reports.append(StageReport(plan.name, epochs, val, seconds))
-        method.emit("settled", **where, val=val, seconds=seconds)
+        method.emit("settled", **where, val=val, took=seconds)
         return settled
 
     def _fit(self, plan: Plan, network: nn.Module, batches: Batches, purpose: tuple[object, ...]) -> int:

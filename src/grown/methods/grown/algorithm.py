@@ -122,7 +122,7 @@ def train(stage: Stage) -> Settled:
     seconds = time.perf_counter() - began
     val = None if stage.all_data else settled.val.accuracy
     stage.reports.append(StageReport(stage.name, recipe.epochs, val, seconds))
-    learner.emit("settled", task=stage.task.name, stage=stage.name, val=val, seconds=seconds)
+    learner.emit("settled", task=stage.task.name, stage=stage.name, val=val, took=seconds)
     return settled
 
 
