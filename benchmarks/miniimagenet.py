@@ -5,9 +5,19 @@ python benchmarks/miniimagenet.py --data DIR --work DIR [--rows scratch grown eq
 
 from __future__ import annotations
 
-from rows import Table, main
+from rows import TARGETS, Row, Table, main, settings
 
-TABLE = Table("miniimagenet-20", "miniimagenet-20", tasks=20, classes=5, shape=(3, 84, 84), targets="targets")
+# From a network so small that the first task has to grow, and later ones may.
+SMALL = ("--label", "small", *settings("seed_size=0.1", "start_size=0.05", "task_size=0.05", "step_size=0.05"))
+TABLE = Table(
+    "miniimagenet-20",
+    "miniimagenet-20",
+    tasks=20,
+    classes=5,
+    shape=(3, 84, 84),
+    more=(("small", Row(SMALL, targets=TARGETS)),),
+    targets="targets",
+)
 
 if __name__ == "__main__":
     main({"miniimagenet": TABLE}, __doc__ or "", seeds=[0, 1, 2])

@@ -46,8 +46,13 @@ class Row:
         return tuple(row for row in (self.targets, self.bytes_of) if row is not None)
 
 
+def settings(*given: str) -> tuple[str, ...]:
+    """NAME=VALUE of the configuration or the recipe, as words of `grown run`."""
+    return tuple(word for setting in given for word in ("--set", setting))
+
+
 # All epochs on the part that is not held out, and nothing after that.
-WHOLE = ("--set", "refit=false", "--set", "decide=1.0", "--set", "trial=true")
+WHOLE = settings("refit=false", "decide=1.0", "trial=true")
 COMMON = {
     "scratch": Row(("--method", "scratch")),
     "targets": Row(

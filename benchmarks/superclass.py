@@ -6,39 +6,34 @@ python benchmarks/superclass.py --data DIR --work DIR [--rows NAME ...] [--seeds
 from __future__ import annotations
 
 from grown.bench.ablation import STEPS
-from rows import TARGETS, WHOLE, Row, Table, main
-
-
-def _set(*settings: str) -> tuple[str, ...]:
-    return tuple(word for setting in settings for word in ("--set", setting))
-
+from rows import TARGETS, WHOLE, Row, Table, main, settings
 
 HALF = ("seed_size=0.11", "start_size=0.11")  # of VGG16's width
-SMALL = ("--label", "small", *_set("seed_size=0.0495", "start_size=0.0495", "grow=false"))
-BEST = ("--label", "best", "--epochs", "120", *_set("early_epochs=4"))
+SMALL = ("--label", "small", *settings("seed_size=0.0495", "start_size=0.0495", "grow=false"))
+BEST = ("--label", "best", "--epochs", "120", *settings("early_epochs=4"))
 # GROWN starts from what was learned before, so equal epochs are not equal chances: Scratch with three times as many, in
 # which it sees more images than GROWN does in all, and Scratch on rotation labels in every task.
-LONGER = ("--method", "scratch", "--epochs", "120", *_set("early=0"))
-TURNS = ("--method", "scratch", *_set("turns=true"))
+LONGER = ("--method", "scratch", "--epochs", "120", *settings("early=0"))
+TURNS = ("--method", "scratch", *settings("turns=true"))
 # Another network, which learns faster from nothing.
 VGG16 = ("--backbone", "vgg16-bn-pool")
 QUICK = ("--method", "scratch", "--label", "quick", *VGG16, "--width", "0.5", "--epochs", "120")
 # Each at its own published schedule, to compare their times: the paper says that DEN and CPG take ten times GROWN's.
-PLAIN = _set("margin=0", "width_multiple=1", "early=0", *HALF)
+PLAIN = settings("margin=0", "width_multiple=1", "early=0", *HALF)
 PUBLISHED = ("--label", "published", "--recipe", "paper", *VGG16, *WHOLE, *PLAIN)
 # Accuracy over bytes: GROWN from a quarter of the width on, Scratch at every width with the epochs that it needs.
 SIZES = (0.0124, 0.0495, 0.11, 0.1955, 0.44, 0.8, 1.5)
 WIDTHS = (0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.71)
-CPG = ("--method", "cpg", *PUBLISHED, *_set("max_size=0.657"))
+CPG = ("--method", "cpg", *PUBLISHED, *settings("max_size=0.657"))
 
 
 def _ablation(label: str) -> Row:
-    return Row(("--label", label, *_set(*STEPS[label])), targets=TARGETS)
+    return Row(("--label", label, *settings(*STEPS[label])), targets=TARGETS)
 
 
 def _sized(size: float) -> Row:
     sizes = (f"seed_size={size}", f"start_size={size}", f"max_size={max(size, 0.5)}", "grow=false")
-    return Row(("--label", f"curve:{size}", *_set(*sizes)), targets=TARGETS)
+    return Row(("--label", f"curve:{size}", *settings(*sizes)), targets=TARGETS)
 
 
 def _wide(width: float) -> Row:
@@ -58,7 +53,7 @@ TABLE = Table(
         ("equal-longer", Row((*LONGER, "--label", "equal-bytes-longer"), bytes_of="grown")),
         ("turns", Row((*TURNS, "--label", "turns"))),
         ("equal-turns", Row((*TURNS, "--label", "equal-bytes-turns"), bytes_of="grown")),
-        ("quick", Row((*QUICK, *_set("reach=0.5", "early=0", "decide=0.05")))),
+        ("quick", Row((*QUICK, *settings("reach=0.5", "early=0", "decide=0.05")))),
         ("targets-published", Row(("--method", "scratch", *PUBLISHED))),
         ("grown-published", Row(PUBLISHED, targets="targets-published")),
         ("den-published", Row(("--method", "den", *PUBLISHED), targets="targets-published")),
