@@ -30,17 +30,17 @@ MANY = 1000  # images at once on a GPU, which is done with fewer before the next
 
 def most_related(stage: Stage) -> Record:
     """The earlier task whose features classify this task's held-out images best."""
-    learner = stage.learner
+    learner, device = stage.learner, stage.learner.config.device
     records = list(learner.records.values())
+    if len(records) == 1:
+        return records[0]
+    fit, held_out = (part.to(device) for part in (stage.fit, stage.held_out))  # once, not for every record
     best = (math.inf, records[0])
-    for record in records if len(records) > 1 else []:
-        network = learner.ready(record.name, learner.config.device)
+    for record in records:
+        network = learner.ready(record.name, device)
         head = network.get_submodule(learner.graph.head.name)
-        seen, asked = (
-            _features(network, head, part, record.normalisation, learner.config.device)
-            for part in (stage.fit, stage.held_out)
-        )
-        error = _ridge_error(seen, stage.fit.labels, asked, stage.held_out.labels)
+        seen, asked = (_features(network, head, part, record.normalisation, device) for part in (fit, held_out))
+        error = _ridge_error(seen, fit.labels, asked, held_out.labels)
         if error < best[0]:
             best = (error, record)
     return best[1]
