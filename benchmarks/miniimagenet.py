@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rows import TARGETS, Row, Table, main, settings
 
-# From a network so small that the first task has to grow, and later ones may.
+# From 0.05x, with room to grow in the first task and in every later one.
 SMALL = ("--label", "small", *settings("seed_size=0.1", "start_size=0.05", "task_size=0.05", "step_size=0.05"))
 TABLE = Table(
     "miniimagenet-20",

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +112,29 @@ class Interrupt(Exception):  # noqa: N818
     """Ends a run from inside."""
 
 
+def interrupt_in(epoch: int, pause: float = 0.0) -> Callable[[dict[str, Any]], None]:
+    """An observer that ends a run in this epoch, counted over its trainings; it may hold up the first one."""
+    seen: list[int] = []
+
+    def observe(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch":
+            seen.append(event["epoch"])
+            if len(seen) == 1:
+                time.sleep(pause)
+            if len(seen) == epoch:
+                raise Interrupt
+
+    return observe
+
+
 @pytest.mark.parametrize("method", ["scratch", "finetune", "joint", "cpg", "packnet", "wsn", "adapter", "grow", "pnn"])
 def test_every_method_goes_on_from_an_epoch(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.0)
     request = Request(method=method, tasks=2, epochs=4, seed=1)
     _, undisturbed = run(Request(method=method, tasks=2, epochs=4, seed=1, out=tmp_path / "a"))
-    seen: list[int] = []
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "epoch":
-            seen.append(event["epoch"])
-            if len(seen) == 1:
-                time.sleep(0.5)
-            if len(seen) == 3:
-                raise Interrupt
-
     where = tmp_path / "b"
     with pytest.raises(Interrupt):
-        run(Request(**{**request.__dict__, "out": where}), stop)
+        run(Request(**{**request.__dict__, "out": where}), interrupt_in(3, pause=0.5))
     again: list[int] = []
     result, _ = resume(where, lambda event: again.append(event["epoch"]) if event["event"] == "epoch" else None)
     assert again[0] == 3  # two epochs were kept, the third was not
@@ -149,17 +155,9 @@ def test_what_is_trained_ahead_of_the_tasks_goes_on_with_its_log(
     monkeypatch.setattr(Scratch, "foresee", Scratch._train)
     request = Request(method="scratch", tasks=2, epochs=4, out=tmp_path / "a")
     run(request)
-    epochs: list[int] = []
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "epoch":
-            epochs.append(event["epoch"])
-            if len(epochs) == 7:
-                raise Interrupt
-
     where = tmp_path / "b"
     with pytest.raises(Interrupt):
-        run(dataclasses.replace(request, out=where), stop)
+        run(dataclasses.replace(request, out=where), interrupt_in(7))
     resume(where)
     assert content(where) == content(tmp_path / "a")
 
@@ -313,13 +311,8 @@ def test_whatever_write_fails_the_run_goes_on(
 
 def interrupt_in_third_epoch(where: Path) -> None:
     """A run of one task and four epochs, which ends there."""
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "epoch" and event["epoch"] == 3:
-            raise Interrupt
-
     with pytest.raises(Interrupt):
-        run(Request(tasks=1, epochs=4, target=0.0, out=where), stop)
+        run(Request(tasks=1, epochs=4, target=0.0, out=where), interrupt_in(3))
 
 
 def test_a_damaged_state_of_a_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,6 @@ class Log:
         self._began = time.perf_counter()
         self._path = path
         self._also = also
-        self._folder = path.parent
         self._muted = False
         try:
             self._file: TextIO = path.open("a", encoding="utf-8")
@@ -81,7 +80,7 @@ class Log:
                 self._file.write(json.dumps(line) + "\n")
                 self._file.flush()
             except OSError as error:
-                raise FileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
+                raise FileError(f"cannot write {self._path}: {error.strerror or error}") from error
         self.show(event)
 
     def show(self, event: dict[str, Any]) -> None:
@@ -123,4 +122,4 @@ class Log:
     def close(self) -> None:
         """Close the file and let go of the folder."""
         self._file.close()
-        lock.release(self._folder)
+        lock.release(self._path.parent)

@@ -354,14 +354,12 @@ def _learn_all(
 ) -> dict[str, Any]:
     learner, tasks, device = plan.learner, plan.tasks, plan.config.device
     if progress.done < len(tasks) and (foresee := getattr(learner, "foresee", None)) is not None:
-        if journal.holds(FORESEEN):
-            log.mute()  # what is told again until then stands in the log
+        log.mute()  # until the journal has given back what it kept: that stands in the log
         with journal.scope(FORESEEN, log.unmute):
             foresee(tasks)
     waiting: list[tuple[TaskReport, float | None]] = []  # learned, but not yet in a file
     for number, task in enumerate(tasks[progress.done :], start=progress.done + 1):
-        if journal.holds(_scope(number)):
-            log.mute()
+        log.mute()
         with journal.scope(_scope(number), log.unmute):
             log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
             report: TaskReport = learner.learn(task)

@@ -84,11 +84,6 @@ class Journal:
         marks = [Fields(self._read(path)[1], "its metadata").whole("mark") for path in self._entries()]
         return max(marks, default=None)
 
-    def holds(self, scope: str) -> bool:
-        """Whether there is a state of a scope."""
-        self._scope = scope
-        return bool(self._entries())
-
     def clear(self, scope: str | None = None) -> None:
         """Forget a scope, or everything, with what a process left that was killed while it wrote."""
         for path in self.folder.glob(f"{scope}.*{ENDING}" if scope is not None else f"*{ENDING}"):
