@@ -161,6 +161,18 @@ def test_what_is_trained_ahead_of_the_tasks_goes_on_with_its_log(
     resume(where)
     assert content(where) == content(tmp_path / "a")
 
+    def stop_when_trained(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch" and event["epoch"] == 4:
+            time.sleep(0.5)
+        if event["event"] == "task":
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="stopped after task 1 of 2"):
+        run(dataclasses.replace(request, out=tmp_path / "c"), stop_when_trained)
+    result, _ = resume(tmp_path / "c")
+    assert result["seconds"]["training"] >= 1.0  # of both tasks, though only one was in the file
+    assert {**content(tmp_path / "c"), "log": []} == {**content(tmp_path / "a"), "log": []}  # it was tested in between
+
 
 def test_a_log_that_lost_its_end_is_written_on(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"

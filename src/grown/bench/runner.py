@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -353,19 +352,27 @@ def _learn_all(
     plan: _Plan, where: Path, log: folder.Log, journal: Journal, progress: resuming.Progress
 ) -> dict[str, Any]:
     learner, tasks, device = plan.learner, plan.tasks, plan.config.device
+    clock = log.seconds
+
+    def count(what: str) -> None:
+        """The seconds since the last call were spent on this."""
+        nonlocal clock
+        clock, before = log.seconds, clock
+        progress.seconds[what] += clock - before
+
     if progress.done < len(tasks) and (foresee := getattr(learner, "foresee", None)) is not None:
         log.mute()  # until the journal has given back what it kept: that stands in the log
         with journal.scope(FORESEEN, log.unmute):
             foresee(tasks)
+        count("training")
     waiting: list[tuple[TaskReport, float | None]] = []  # learned, but not yet in a file
     for number, task in enumerate(tasks[progress.done :], start=progress.done + 1):
         log.mute()
         with journal.scope(_scope(number), log.unmute):
             log({"event": "task", "task": task.name, "number": number, "of": len(tasks)})
             report: TaskReport = learner.learn(task)
-        clock = time.perf_counter()
+        count("training")
         waiting.append((report, _scratch_test(learner, task, device)))
-        progress.seconds["training"] += report.seconds
         if number < len(tasks) and _is_trained(learner, tasks[number]) and not journal.is_stopping:
             continue  # nothing is done between tasks that were trained together, so that one file holds them
         learner.save(where / resuming.NEXT_MODEL)
@@ -382,8 +389,8 @@ def _learn_all(
             progress.alone.append(alone)
             progress.rows.append(_row(learned, found[last - 1]))
             log({"event": "tested", "task": learned.name, "test": found[last - 1], "row": progress.rows[-1]})
-        progress.seconds["evaluation"] += time.perf_counter() - clock
-        progress.seconds["total"] = log.seconds
+        count("evaluation")
+        progress.seconds["total"] = clock
         progress.mark = log.mark()
         if (keep_targets := getattr(learner, "keep_targets", None)) is not None:
             keep_targets(where / resuming.JOURNAL)
