@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import committed
+import task_seconds
 from committed import RESULTS, ROOT, spread
 from grown.bench import ablation, paper
 
@@ -256,6 +257,17 @@ def latency_table() -> str:
     return markdown(header, rows)
 
 
+def task_seconds_table() -> str:
+    """What a task costs as tasks go by."""
+    tasks = json.loads((RESULTS / "task_seconds.json").read_text())["tasks"]
+    rows = [
+        [str(task["task"]), *(f"{task[part]:.1f} s" for part in task_seconds.PARTS)]
+        for task in tasks
+        if task["task"] in (1, 2, 3, 10, len(tasks))
+    ]
+    return markdown(["task", "until its training begins", "until it is committed", "tests of all tasks so far"], rows)
+
+
 KINDS: tuple[tuple[str, Callable[..., str], dict[str, Any]], ...] = (
     ("", stream_table, {"count_seeds": True}),
     ("-tasks", task_table, {"what": "test", "digits": 1}),
@@ -273,6 +285,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
     "latency": latency_table,
+    "task-seconds": task_seconds_table,
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import tables
+import task_seconds
 from helpers import write_result as write
 
 
@@ -128,3 +130,18 @@ def test_published_schedules_are_compared_by_time(tmp_path: Path) -> None:
     write(tmp_path, "grown", "default", recipe="fast")
     lines = tables.published_table(tmp_path).splitlines()[2:]
     assert [line.split(" | ")[-2:] for line in lines] == [["(100)", "1.0 times |"], ["450", "4.5 times |"]]
+
+
+def test_the_seconds_of_a_task_are_read_from_a_runs_log(tmp_path: Path) -> None:
+    events = [
+        (0.0, {"event": "run"}),
+        *((1.0, {"event": "task", "number": 1}), (1.5, {"event": "stage"}), (3.0, {"event": "settled"})),
+        *((3.5, {"event": "stage"}), (6.0, {"event": "committed"}), (6.25, {"event": "tested"})),
+        *((7.0, {"event": "task", "number": 2}), (7.75, {"event": "stage"}), (9.0, {"event": "committed"})),
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"seconds": at, **event}) + "\n" for at, event in events))
+    assert task_seconds.read(path) == [
+        {"task": 1, "opening": 0.5, "learning": 4.5, "testing": 0.25},
+        {"task": 2, "opening": 0.75, "learning": 1.25},  # as it stands while it is learned
+    ]
