@@ -77,13 +77,13 @@ def read_back(network: nn.Module, draft: Draft, *, picking: bool) -> Draft:
 
 
 def plain_network(graph: Graph, channels: Channels, draft: Draft, kind: str) -> fx.GraphModule:
-    """The draft as a plain network on the CPU."""
+    """The draft as a plain network, on the device where it lies."""
     weights = {}
     for node in graph.banked():
         weight = draft.effective(node.name, kind)
         weights[f"{node.name}.weight"] = weight.flatten(1) if node.op == "linear" else weight
-    classes = len(draft.rest[f"{graph.head.name}.weight"])
-    return fill(build(graph, channels, draft.widths, classes), {**draft.rest, **weights})
+    head = draft.rest[f"{graph.head.name}.weight"]
+    return fill(build(graph, channels, draft.widths, len(head)), {**draft.rest, **weights}, head.device)
 
 
 def inherit(graph: Graph, channels: Channels, rest: Weights, widths: Widths, old: Weights, seen: Widths) -> Weights:

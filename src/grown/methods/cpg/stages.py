@@ -179,7 +179,7 @@ class Stages:
         """The plain network with weights as a file has them and norm statistics of its own, and its score."""
         method, opened, device = self.method, self.opened, self.config.device
         channels = method.training.channels
-        network = drafts.plain_network(method.graph, channels, draft, self.config.kernel_format).to(device)
+        network = drafts.plain_network(method.graph, channels, draft, self.config.kernel_format)
         estimate_statistics(network, batches.inputs(epochs=2))
         state = network.state_dict()
         draft = dataclasses.replace(draft, rest={key: state[key] for key in draft.rest})
