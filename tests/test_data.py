@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import grown
 from grown.data.digits import PLAN, load_digits, view_of
-from grown.data.task import Part, measure
+from grown.data.task import Part, measure, part_of
 from grown.errors import ConfigError, TaskError
 from helpers import make_task
 
@@ -80,6 +82,21 @@ def test_normalisation_centres_each_channel() -> None:
     normal = measure(Part(images, torch.zeros(50, dtype=torch.int64)))(images)
     assert torch.allclose(normal.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
     assert torch.allclose(normal.std((0, 2, 3), correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-4)
+
+
+def test_bytes_are_measured_as_doubles_are(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (600, 3, 7, 5), generator=draw, dtype=torch.uint8)
+    images[:, 1] = 255
+    images[:, 2] = images[:, 2] // 128 + 254
+    labels = torch.zeros(600, dtype=torch.int64)
+    found = measure(Part(images, labels))
+    values = images.double()
+    deviation = values.std((0, 2, 3), correction=0).float().tolist()
+    assert found.mean == tuple(values.mean((0, 2, 3)).float().tolist())
+    assert found.deviation == (deviation[0], 1.0, deviation[2])  # a constant channel is left at its scale
+    np.save(tmp_path / "images.npy", images.numpy())
+    assert measure(part_of(np.load(tmp_path / "images.npy", mmap_mode="r"), labels)) == found
 
 
 def test_the_embedded_digits_are_the_known_ones() -> None:

@@ -218,18 +218,31 @@ class Task:
 
 def measure(part: Part) -> Normalisation:
     """The mean and deviation of each channel; a constant channel is left at its scale."""
-    over = [0, *range(2, len(part.shape) + 1)]
-    if part.resident:
-        images = part.images.double()
-        mean, deviation = images.mean(over), images.std(over, correction=0)
-    else:
-        mean, deviation = _moments(part, over)
+    first = part.fetch(torch.zeros(1, dtype=torch.int64))
+    mean, deviation = (_of_bytes if first.ndim == 4 and first.dtype == torch.uint8 else _of_numbers)(part)
     deviation = torch.where(deviation < 1e-6, torch.ones_like(deviation), deviation)
     return Normalisation(tuple(mean.float().tolist()), tuple(deviation.float().tolist()))
 
 
-def _moments(part: Part, over: list[int]) -> tuple[Tensor, Tensor]:
-    """The same a few images at a time: sums of bytes are exact, whatever their order."""
+def _of_bytes(part: Part) -> tuple[Tensor, Tensor]:
+    """Of images: how often each value occurs says all, in a tenth of the time that doubles take."""
+    counts = torch.zeros(part.shape[0], 256, dtype=torch.int64)
+    for images in part.chunks(CHUNK):
+        for channel, count in enumerate(counts):
+            count += torch.bincount(images[:, channel].flatten(), minlength=256).cpu()
+    values, pixels = torch.arange(256), len(part) * math.prod(part.shape[1:])
+    totals = [(int((count * values).sum()), int((count * values.square()).sum())) for count in counts]
+    mean = [total / pixels for total, _ in totals]
+    deviation = [math.sqrt(squares * pixels - total**2) / pixels for total, squares in totals]  # whole numbers: exact
+    return torch.tensor(mean, dtype=torch.float64), torch.tensor(deviation, dtype=torch.float64)
+
+
+def _of_numbers(part: Part) -> tuple[Tensor, Tensor]:
+    """Of features, or of images in other units; those that are not in memory, a few at a time."""
+    over = [0, *range(2, len(part.shape) + 1)]
+    if part.resident:
+        images = part.images.double()
+        return images.mean(over), images.std(over, correction=0)
     total = squares = torch.zeros((), dtype=torch.float64)
     for images in part.chunks(CHUNK):
         values = images.double()

@@ -272,9 +272,8 @@ class Stage:
         stay = [flags.clone() for flags in structure.kept]
         for group, flags, width in zip(learner.channels.groups, stay, self._before, strict=True):
             flags[:width] = True
-            if (
-                not group.fixed
-            ):  # whole units stay, so that widths remain multiples of them; a free kernel costs nothing
+            # Whole units stay, so that widths remain multiples of them; a free kernel costs nothing.
+            if not group.fixed:
                 units = flags[width:].view(-1, group.unit).any(1)
                 flags[width:] = units.repeat_interleave(group.unit)
         widths = tuple(int(flags.sum()) for flags in stay)
