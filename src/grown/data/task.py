@@ -225,7 +225,7 @@ def measure(part: Part) -> Normalisation:
 
 
 def _of_bytes(part: Part) -> tuple[Tensor, Tensor]:
-    """Of images: how often each value occurs says all, in a tenth of the time that doubles take."""
+    """Of images: how often each value occurs says all, and bytes are counted sooner than turned into doubles."""
     counts = torch.zeros(part.shape[0], 256, dtype=torch.int64)
     for images in part.chunks(CHUNK):
         for channel, count in enumerate(counts):

@@ -229,7 +229,7 @@ class Stage:
         stored = learner.config.kernel_format
         kernels = {name: as_stored(layer.kernels(), stored).cpu() for name, layer in layers.items()}
         plain = build(learner.graph, learner.channels, structure.narrow(), len(self.task.classes))
-        plain = fill(plain, narrow_state(network, structure, kernels, soft)).to(learner.config.device)
+        plain = fill(plain, narrow_state(network, structure, kernels, soft), learner.config.device)
         if batches is not None:
             estimate_statistics(plain, batches)
         val = evaluate(plain, self.held_out, self.normalise, learner.config.device)
