@@ -38,6 +38,14 @@ class Imitated:
         self.calls["pool"] += 1
         return F.max_pool2d(x, *window)
 
+    def lrn(self, x: Tensor, *of: float) -> Tensor:
+        self.calls["lrn"] += 1
+        return F.local_response_norm(x, *of)  # type: ignore[arg-type]
+
+    def ordered_lrn(self, x: Tensor, counted: Tensor, order: Tensor, *of: float) -> Tensor:
+        self.calls["lrn"] += 1
+        return fusing._ordered_lrn(x, counted, order, *of)  # type: ignore[arg-type]
+
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Imitated:
@@ -59,7 +67,7 @@ NETWORKS = {
     "resnet18": {"norm": 9, "norm and add": 8, "norm alone": 3, "pool": 1},
     "resnet9": {"norm": 8, "pool": 4},
     "vgg16-bn-pool": {"norm": 13, "pool": 5},
-    "lenet": {"pool": 2},
+    "lenet": {"pool": 2, "lrn": 2},
 }
 
 
@@ -132,3 +140,11 @@ def test_pools_that_one_kernel_cannot_do_stay_as_they_are(
     x = torch.randn(2, 3, side, side)
     assert torch.equal(fusing.max_pool(x, pool), pool(x))
     assert kernels.calls["pool"] == taken
+
+
+def test_a_local_response_norm_with_gates_runs_fused_only_while_it_trains(kernels: Imitated) -> None:
+    x, gate, norm = torch.randn(2, 9, 4, 4), torch.arange(9.0) % 3 > 0, nn.LocalResponseNorm(4, alpha=0.5)
+    trained = fusing.lrn(x, norm, gate.float())
+    assert kernels.calls == {"lrn": 1}
+    assert torch.equal(fusing.lrn(x, norm.eval(), gate.float()), trained)
+    assert kernels.calls == {"lrn": 1}

@@ -24,7 +24,7 @@ from grown.methods.masked.layers import Kernels
 from grown.methods.masked.masks import Largest, Threshold
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
-from grown.nn import accelerate, masks
+from grown.nn import accelerate, fusing, masks
 from grown.train import loop, turns
 from grown.train.batches import Batches
 from helpers import assert_same_networks, make_task, quick, shake
@@ -88,6 +88,30 @@ def test_pools(shape: tuple[int, ...], window: tuple[tuple[int, int], ...]) -> N
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.isnan(), other.isnan())
         near(other.nan_to_num(), one.nan_to_num(), 1e-2)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("size", [9, 4, 1])
+@pytest.mark.parametrize("shape", [(100, 20, 32, 32), (3, 70, 9, 7), (2, 3, 4, 4)])
+def test_local_response_norm(shape: tuple[int, ...], size: int, gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large alphas, so that the neighbours count; the gradient of the gates too."""
+    torch.manual_seed(0)
+    start = torch.randn(shape, device="cuda").to(memory_format=LAST)
+    slope, norm = torch.randn_like(start), nn.LocalResponseNorm(size, alpha=2.0, beta=0.75, k=1.5)
+    found = []
+    for way in ("plain", "fused"):
+        x = start.clone(memory_format=torch.preserve_format).requires_grad_()
+        gate = (torch.arange(shape[1], device="cuda") % 3 > 0).float().requires_grad_() if gated else None
+        with monkeypatch.context() as patch:
+            if way == "plain":
+                patch.setattr(fusing, "_kernels", lambda _: None)
+            else:
+                assert fusing._kernels(x) is not None
+            y = fusing.lrn(x, norm, gate)
+        y.backward(slope)
+        found.append([y, x.grad, *([gate.grad] if gate is not None else [])])
+    for one, other in zip(*found, strict=True):
+        near(other, one, 1e-5)
 
 
 @pytest.mark.parametrize("parts", ["both", "frozen", "trainable"])

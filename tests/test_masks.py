@@ -11,8 +11,7 @@ from torch import nn
 
 import grown
 from grown.growth import budget
-from grown.nn import masks
-from grown.nn.layers import gated_lrn
+from grown.nn import fusing, masks
 from helpers import Branchy, make_task, quick, shake
 
 
@@ -170,7 +169,7 @@ def test_lrn_among_open_channels_is_lrn_without_the_closed_ones() -> None:
     gate = torch.tensor([1.0, 1, 0, 1, 0, 0, 1, 1, 0])
     is_open = gate > 0
     norm = nn.LocalResponseNorm(4, alpha=0.5, beta=0.75, k=1.0)
-    assert torch.allclose(gated_lrn(x, gate, 4, 0.5, 0.75, 1.0)[:, is_open], norm(x[:, is_open]), atol=1e-6)
+    assert torch.allclose(fusing.lrn(x, norm, gate)[:, is_open], norm(x[:, is_open]), atol=1e-6)
 
 
 @pytest.mark.parametrize("soft", [False, True])

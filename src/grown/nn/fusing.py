@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
@@ -73,6 +74,30 @@ def max_pool(x: Tensor, pool: Any) -> Tensor:
         return y
     out: Tensor = pool(x)
     return out
+
+
+def lrn(x: Tensor, norm: Any, gate: Tensor | None = None) -> Tensor:
+    """What a module with a local response norm does; with a gate, among the open channels alone.
+
+    Open channels are then moved together, so that each sees the neighbours that it will have once the closed are gone.
+    """
+    kernels = _kernels(x) if norm.training else None
+    of = (norm.size, norm.alpha, norm.beta, norm.k)
+    y: Tensor
+    if gate is None:
+        y = norm(x) if kernels is None else kernels.lrn(x, *of)
+    else:
+        order = torch.argsort(gate.detach(), descending=True, stable=True)
+        counted = x * gate.view(1, -1, 1, 1)
+        y = (_ordered_lrn if kernels is None else kernels.ordered_lrn)(x, counted, order, *of)
+    return y
+
+
+def _ordered_lrn(x: Tensor, counted: Tensor, order: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
+    squares = counted[:, order].square().unsqueeze(1)
+    padded = nn.functional.pad(squares, (0, 0, 0, 0, size // 2, (size - 1) // 2))
+    mean = nn.functional.avg_pool3d(padded, (size, 1, 1), stride=1).squeeze(1)
+    return x / (k + alpha * mean).pow(beta)[:, torch.argsort(order)]
 
 
 def _kernels(x: Tensor) -> Any:

@@ -239,19 +239,6 @@ class Head(nn.Module):
         self.weight = nn.Parameter(wide.flatten(1))
 
 
-def gated_lrn(x: Tensor, gate: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
-    """Local response norm among the open channels alone, as it will be once the closed ones are gone.
-
-    Open channels are moved together, so that each sees the neighbours that it will have.
-    """
-    order = torch.argsort(gate.detach(), descending=True, stable=True)
-    together = x[:, order]
-    squares = (together * gate[order].view(1, -1, 1, 1)).square().unsqueeze(1)
-    padded = F.pad(squares, (0, 0, 0, 0, size // 2, (size - 1) // 2))
-    mean = F.avg_pool3d(padded, (size, 1, 1), stride=1).squeeze(1)
-    return (together / (k + alpha * mean).pow(beta))[:, torch.argsort(order)]
-
-
 @torch.no_grad()
 def widen_norm(norm: nn.Module, positions: Tensor, channels: int) -> nn.Module:
     """The same norm with more channels; the present ones move to these positions."""

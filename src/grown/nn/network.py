@@ -16,7 +16,7 @@ from grown.nn.gate_log import GateLog
 from grown.nn.graph import BANKED, NORMS, Graph, Node
 from grown.nn.groups import Axis, Channels
 from grown.nn.initial import Initializer
-from grown.nn.layers import Head, MaskedLayer, MaskSettings, gated_lrn, widen_norm
+from grown.nn.layers import Head, MaskedLayer, MaskSettings, widen_norm
 from grown.nn.plain import CALLS, make_norm, make_plain
 
 POOLS = ("max_pool", "adaptive_max_pool")
@@ -113,8 +113,9 @@ class GrowingNetwork(nn.Module):
             elif node.op == "mean":
                 keep = bool(node.attrs["keepdim"])
                 values[node.name] = values[inputs[0]].mean((2, 3), keepdim=keep)
-            elif node.op == "lrn" and (gate := self._gate(self.channels.output[node.name], opening)) is not None:
-                values[node.name] = gated_lrn(values[inputs[0]], gate, **node.attrs)  # type: ignore[arg-type]
+            elif node.op == "lrn":
+                gate = self._gate(self.channels.output[node.name], opening)
+                values[node.name] = fusing.lrn(values[inputs[0]], self.layers[key], gate)
             elif node.name in self._together:
                 behind = self._together[node.name]
                 added = None if behind.other is None else values[behind.other]

@@ -10,6 +10,9 @@ from torch import Tensor, fx, nn
 from grown.nn import fusing
 from grown.nn.accelerate import fused
 
+# What runs as one kernel without a neighbour.
+ALONE: dict[str, Callable[..., Tensor]] = {"pool": fusing.max_pool, "lrn": fusing.lrn}
+
 
 class Fusion:
     """Gives an `fx.GraphModule` another program over the same modules, and its own one back."""
@@ -42,9 +45,9 @@ def _fused(network: fx.GraphModule) -> fx.Graph:
             replaced = [part for part in (name, behind.add, behind.relu) if part is not None]
             run = fusing.norm_relu if behind.relu is not None else _norm
             new = _insert(program, nodes[name], run, added)
-        elif kind == "pool":
+        elif kind in ALONE:
             replaced = [name]
-            new = _insert(program, nodes[name], fusing.max_pool, [])
+            new = _insert(program, nodes[name], ALONE[kind], [])
         else:
             continue
         nodes[replaced[-1]].replace_all_uses_with(new)
@@ -73,4 +76,4 @@ def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str:
         return "norm"
     if isinstance(module, nn.MaxPool2d | nn.AdaptiveMaxPool2d):
         return "pool"
-    return {nn.ReLU: "relu", nn.Identity: "identity"}.get(type(module), "")
+    return {nn.LocalResponseNorm: "lrn", nn.ReLU: "relu", nn.Identity: "identity"}.get(type(module), "")
