@@ -173,12 +173,13 @@ def printed(benchmark: str, method: str, label: str) -> str:
 
 
 def task_table(folder: Path, what: str, digits: int) -> str:
-    """A number of each task (`test`, or `size_x` after it), over seeds, the paper's row below ours."""
+    """A number of each task (`test` once all are learned, or `size_x` after it), over seeds, the paper's below ours."""
     found = committed.read(folder)
     groups = {key: found[key] for key in NAMES if key in found and key[1] in ("default", "equal-bytes")}
     rows = []
     for key, runs in groups.items():
-        ours = [statistics.mean(run["tasks"][number][what] for run in runs) for number in range(len(runs[0]["tasks"]))]
+        told = [run["accuracy_matrix"][-1] if what == "test" else [task[what] for task in run["tasks"]] for run in runs]
+        ours = [statistics.mean(values) for values in zip(*told, strict=True)]
         rows.append([NAMES[key], *(f"{value:.{digits}f}" for value in ours)])
         theirs = paper.row(runs[0]["benchmark"], key[0]) if key[1] == "default" else None
         if theirs is not None:
