@@ -20,4 +20,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    main({"miniimagenet": TABLE}, __doc__ or "", seeds=[0, 1, 2])
+    main({"miniimagenet": TABLE}, __doc__ or "")

@@ -17,9 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from committed import RESULTS
 from grown.bench.presets import BENCHMARKS
@@ -77,6 +78,7 @@ class Table:
     more: tuple[tuple[str, Row], ...] = ()  # rows beside the common ones and the registered methods
     options: tuple[str, ...] = ()  # of every row
     targets: str = "scratch"  # the row whose held-out accuracies are the others' targets
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -129,8 +131,14 @@ class Table:
         return all(self.path_of(need, s).exists() for need, of in wanted if need is not None for s in of)
 
 
-def start(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """Begin a run, or go on with it."""
+def start(
+    table: Table,
+    row: str,
+    seed: int,
+    arguments: argparse.Namespace,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.Popen[bytes]:
+    """Begin a run, or go on with it, with these environment variables."""
     out = arguments.work / f"{row}-{seed}"
     asked = ["--resume", str(out)]
     if not (out / "run.json").is_file():
@@ -138,7 +146,8 @@ def start(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> s
         asked = [table.benchmark, *words, "--device", arguments.device, "--out", str(out)]
     words = [sys.executable, "-m", "grown", "run", *asked, "--data", str(arguments.data)]
     with (arguments.work / f"{row}-{seed}.log").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "2"})
+        environment = {**os.environ, "OMP_NUM_THREADS": "2", **variables}
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
 def finish(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> None:
@@ -197,7 +206,7 @@ def stop(running: dict[tuple[str, int], subprocess.Popen[bytes]], grace: float) 
         print(f"{row}, seed {seed}: stopped at the deadline; it will be resumed", flush=True)
 
 
-def main(tables: dict[str, Table], about: str, seeds: list[int]) -> None:
+def main(tables: dict[str, Table], about: str) -> None:
     """Run what is missing of a table; the first one unless another is asked for."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -206,7 +215,7 @@ def main(tables: dict[str, Table], about: str, seeds: list[int]) -> None:
     parser.add_argument(
         "--rows", nargs="*", help=f"all of them, or some: {', '.join(next(iter(tables.values())).rows)}"
     )
-    parser.add_argument("--seeds", nargs="*", type=int, default=seeds)
+    parser.add_argument("--seeds", nargs="*", type=int, help="all of the table's, or some")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--beside", type=int, default=0, help="how many other runs share the machine with these")
     parser.add_argument("--device", default="cuda")
@@ -214,6 +223,7 @@ def main(tables: dict[str, Table], about: str, seeds: list[int]) -> None:
     arguments = parser.parse_args()
     table = tables[arguments.table]
     arguments.rows = arguments.rows if arguments.rows is not None else list(table.rows)
+    arguments.seeds = arguments.seeds if arguments.seeds is not None else list(table.seeds)
     if strange := [row for row in arguments.rows if row not in table.rows]:
         parser.error(f"unknown rows {strange}; choose from {', '.join(table.rows)}")
     arguments.work.mkdir(parents=True, exist_ok=True)

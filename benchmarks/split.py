@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from rows import Table, main
 
-PARITY = Table("cifar100-split", "cifar100-split", tasks=10, classes=10, shape=(3, 32, 32))
+PARITY = Table("cifar100-split", "cifar100-split", tasks=10, classes=10, shape=(3, 32, 32), seeds=(0, 1, 2, 3, 4))
 TABLES = {"parity": PARITY, "best": replace(PARITY, name="cifar100-split-best", options=("--recipe", "split-best"))}
 
 if __name__ == "__main__":
-    main(TABLES, __doc__ or "", seeds=[0, 1, 2, 3, 4])
+    main(TABLES, __doc__ or "")

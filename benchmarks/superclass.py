@@ -67,4 +67,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    main({"superclass": TABLE}, __doc__ or "", seeds=[0, 1, 2])
+    main({"superclass": TABLE}, __doc__ or "")

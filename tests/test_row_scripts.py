@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import lanes
 import miniimagenet
 import rows
 import split
@@ -52,16 +53,26 @@ def test_every_method_is_a_row_that_can_be_asked_for(name: str) -> None:
     assert split.TABLES["best"].asked("finetune", 2, [2])[-4:] == ["--recipe", "split-best", "--seed", "2"]
 
 
-def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = superclass.TABLE
-    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
-    asked: list[list[str]] = []
+class Asked(list[list[str]]):
+    """What was asked for, and by which environment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.environments: list[dict[str, str]] = []
+
+    def names(self) -> list[str]:
+        return [Path(words[words.index("--out") + 1]).name for words in self]
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Every run is over as soon as it began."""
+    asked = Asked()
 
     class Finished:
-        """A run that is over as soon as it began."""
-
-        def __init__(self, words: list[str], **_: Any) -> None:
+        def __init__(self, words: list[str], env: dict[str, str], **_: Any) -> None:
             asked.append(words)
+            asked.environments.append(env)
             out = Path(words[words.index("--out") + 1])
             method = words[words.index("--method") + 1] if "--method" in words else "grown"
             tasks = [{"grew": True, "val": 80.0}, {"grew": False, "val": 82.0}]
@@ -76,15 +87,20 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, mon
         def poll(self) -> int:
             return 0
 
+    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(rows.subprocess, "Popen", Finished)
+    return asked
+
+
+def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, asked: Asked) -> None:
+    table = superclass.TABLE
     (tmp_path / "work").mkdir()
     arguments = argparse.Namespace(
         data=Path("data"), work=tmp_path / "work", rows=["equal", "grown", "targets"], seeds=[0, 1], jobs=2,
         beside=3, device="cpu", deadline=60.0,
     )  # fmt: skip
     rows.run_all(table, arguments)
-    names = [Path(words[words.index("--out") + 1]).name for words in asked]
-    assert names == ["targets-0", "targets-1", "grown-0", "grown-1", "equal-0", "equal-1"]
+    assert asked.names() == ["targets-0", "targets-1", "grown-0", "grown-1", "equal-0", "equal-1"]
     grown = asked[2]
     assert grown[grown.index("--target") + 1] == str(table.path_of("targets", 0))
     width = float(asked[4][asked[4].index("--width") + 1])
@@ -93,6 +109,31 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, mon
     asked.clear()
     rows.run_all(table, arguments)  # all is there
     assert asked == []
+
+
+def test_lanes_run_side_by_side_and_wait_for_what_they_build_on(
+    tmp_path: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = argparse.Namespace(data=Path("data"), work=tmp_path / "work", device="cpu", deadline=60.0)
+    words = ["superclass/grown/0,1", "superclass/targets/0 split/scratch/4", "miniimagenet/targets/0"]
+    lanes.run_lanes([lanes.read_lane(lane) for lane in words], arguments)
+    assert asked.names() == ["targets-0", "targets-0", "grown-0", "scratch-4"]
+    assert "not begun: [('cifar100-superclass grown', 1)]" in capsys.readouterr().out  # nobody makes its targets
+    later = ["CUDA_MPS_CLIENT_PRIORITY" in environment for environment in asked.environments]
+    assert later == [True, True, False, True]
+    assert json.loads(superclass.TABLE.path_of("grown", 0).read_text())["jobs"] == 3
+    assert [words[4] for words in asked] == [
+        "cifar100-superclass", "miniimagenet-20", "cifar100-superclass", "cifar100-split"
+    ]  # fmt: skip
+    asked.clear()
+    lanes.run_lanes([lanes.read_lane("superclass/grown/0")], arguments)  # it is there
+    assert asked == []
+
+
+@pytest.mark.parametrize("word", ["supper/grown/0", "split/grows/0", "split/grown", "split/grown/x", "split/grown/0,"])
+def test_a_lane_that_cannot_be_read_is_told(word: str) -> None:
+    with pytest.raises(ValueError, match=f"^{word}: "):
+        lanes.read_lane(f"split/scratch/0 {word}")
 
 
 def test_at_the_deadline_a_run_may_end_its_epoch(capsys: pytest.CaptureFixture[str]) -> None:
