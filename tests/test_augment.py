@@ -8,10 +8,11 @@ import torch
 from PIL import Image, ImageEnhance
 
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part
+from grown.data.task import Normalisation, Part, measure
 from grown.errors import ConfigError
 from grown.train import looks, policy
 from grown.train.batches import Batches
+from helpers import make_task
 
 PLAIN = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
@@ -254,3 +255,12 @@ def test_zoom_and_colour_are_of_the_seed_and_the_epoch() -> None:
         Recipe(crop=4, zoom=0.5)
     with pytest.raises(ConfigError, match="zoom must lie between 0 and 1"):
         Recipe(zoom=1.5)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_are_channels_first_in_memory_on_a_cpu(channels: int) -> None:
+    """With one channel too, where both orders are the same numbers: by its strides PyTorch chooses its kernels."""
+    task = make_task("t", shape=(8, 8, channels))
+    batches = Batches(task.train, measure(task.train), Recipe(batch=4), "cpu", 0)
+    batches.begin(1)
+    assert batches.at(0).x.stride() == (64 * channels, 64, 8, 1)
