@@ -111,6 +111,17 @@ def test_a_layer_computes_what_its_weights_and_mask_say_and_only_they_learn() ->
         assert torch.allclose(unlaid(layer, layer.scores.grad), straight, atol=1e-6)
 
 
+def test_weights_are_channels_first_in_memory_on_a_cpu() -> None:
+    """Those of 1x1 too, where both orders are the same numbers: by their strides PyTorch chooses its kernels."""
+    template = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 1, stride=2), nn.Flatten(), nn.Linear(54, 2)
+    )
+    graph, channels, draft = drawn(template, (1, 7, 7))
+    network = drafts.assemble(graph, channels, draft, picking=True, start_at=0.005)
+    convolutions = [layer.effective(None) for layer in list(drafts.layers(network).values())[:2]]
+    assert [weight.stride() for weight in convolutions] == [(9, 9, 3, 1), (4, 1, 1, 1)]
+
+
 def unlaid(layer: ElementLayer, values: Tensor) -> Tensor:
     """(out, k x in) as (out, in, k), written out."""
     out, *shape = layer._shape

@@ -37,10 +37,11 @@ class Batch:
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """The same images with channels first in memory, in their strides too.
+    """The same images or weights with channels first in memory, in their strides too.
 
-    With one channel both orders are the same numbers, and `contiguous` keeps strides that say "channels last". For
-    these PyTorch's gradient of a strided 1x1 convolution writes beyond its end on a CPU with AVX2 alone.
+    With one channel, or kernels of 1x1, both orders are the same numbers, and `contiguous` keeps strides that say
+    "channels last". For these PyTorch's gradient of a strided 1x1 convolution writes beyond its end on a CPU with AVX2
+    alone.
     """
     return x.clone(memory_format=torch.contiguous_format)
 

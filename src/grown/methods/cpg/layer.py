@@ -8,6 +8,7 @@ from torch import Tensor
 from grown.nn import aside
 from grown.nn.graph import Node
 from grown.nn.layers import MaskedLayer, MaskSettings
+from grown.train.batches import channels_first
 
 
 class ElementLayer(MaskedLayer):
@@ -34,7 +35,10 @@ class ElementLayer(MaskedLayer):
 
     def _as_read(self, weight: Tensor) -> Tensor:
         """In the operation's shape."""
-        return unflat(weight.squeeze(2), self._shape) if len(self._shape) == 4 else weight
+        if len(self._shape) != 4:
+            return weight
+        read = unflat(weight.squeeze(2), self._shape)
+        return read if read.is_cuda else channels_first(read)
 
     @torch.no_grad()
     def prune(self, count: int) -> None:
