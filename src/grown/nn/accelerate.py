@@ -1,4 +1,4 @@
-"""Whether the fused kernels can be used here."""
+"""Whether the fused kernels can be used here, and how tensors lie in memory where they cannot."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ def _is_dense(values: Tensor) -> bool:
 def conv_precision() -> torch.dtype:
     """What a convolution on a GPU computes in here."""
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """Images or a convolution's weights as a CPU trains on them: channels first in memory, in their strides too.
+
+    With one channel, or kernels of 1x1, both orders are the same numbers, and `contiguous` keeps strides that say
+    "channels last". For these PyTorch's gradient of a strided 1x1 convolution writes beyond its end on a CPU with AVX2
+    alone. What is on a GPU, or has no channels, stays as it is.
+    """
+    return x if x.is_cuda or x.ndim != 4 else x.clone(memory_format=torch.contiguous_format)

@@ -19,6 +19,7 @@ from grown import seeds
 from grown.config import Recipe
 from grown.data.task import Normalisation, Part
 from grown.errors import ConfigError
+from grown.nn.accelerate import channels_first
 from grown.train import looks, policy, turns
 
 EVALUATION_BATCH = 250  # fixed: another batch size may change the last bits
@@ -34,16 +35,6 @@ class Batch:
     labels: Tensor
     others: Tensor | None = None
     share: Tensor | None = None
-
-
-def channels_first(x: Tensor) -> Tensor:
-    """The same images or weights with channels first in memory, in their strides too.
-
-    With one channel, or kernels of 1x1, both orders are the same numbers, and `contiguous` keeps strides that say
-    "channels last". For these PyTorch's gradient of a strided 1x1 convolution writes beyond its end on a CPU with AVX2
-    alone.
-    """
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def steps_of(part: Part, recipe: Recipe) -> int:
@@ -181,8 +172,8 @@ class Batches:
         if self.recipe.turns:
             x, labels = turns.turned(x), turns.turned_labels(labels)
             others = None if others is None else turns.turned_labels(others)
-        x = x.permute(0, 3, 1, 2)  # channels first in shape, last in memory
-        return Batch(x if self.device.type == "cuda" else channels_first(x), labels, others, share)
+        x = x.permute(0, 3, 1, 2)  # channels first in shape, last in memory, as a GPU wants them
+        return Batch(channels_first(x), labels, others, share)
 
     def _windows(self, images: Tensor, which: Tensor, plan: dict[str, Tensor]) -> Tensor:
         """Cropped and flipped images (n, h, w, c), fetched in one go."""

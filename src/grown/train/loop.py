@@ -23,7 +23,7 @@ from grown.errors import FileError
 from grown.io import journal
 from grown.nn import accelerate, aside
 from grown.train import snapshots, turns
-from grown.train.batches import Batch, Batches, channels_first
+from grown.train.batches import Batch, Batches
 from grown.train.fuse import Fusion
 from grown.train.halves import Halves
 from grown.train.memory import explained
@@ -343,8 +343,7 @@ class CapturedSteps:
             if name.startswith(part)
         }
         x = row["x"].permute(0, 3, 1, 2) if row["x"].ndim == 4 else row["x"]
-        x = x if x.is_cuda or x.ndim != 4 else channels_first(x)
-        return Batch(x, row["labels"], row.get("others"), row.get("share"))
+        return Batch(accelerate.channels_first(x), row["labels"], row.get("others"), row.get("share"))
 
     def _once(self) -> None:
         shares = self._factors.index_select(1, self._overall)  # (optimizers, 1)

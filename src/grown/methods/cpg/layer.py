@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from grown.nn import aside
+from grown.nn.accelerate import channels_first
 from grown.nn.graph import Node
 from grown.nn.layers import MaskedLayer, MaskSettings
-from grown.train.batches import channels_first
 
 
 class ElementLayer(MaskedLayer):
@@ -35,10 +35,7 @@ class ElementLayer(MaskedLayer):
 
     def _as_read(self, weight: Tensor) -> Tensor:
         """In the operation's shape."""
-        if len(self._shape) != 4:
-            return weight
-        read = unflat(weight.squeeze(2), self._shape)
-        return read if read.is_cuda else channels_first(read)
+        return channels_first(unflat(weight.squeeze(2), self._shape)) if len(self._shape) == 4 else weight
 
     @torch.no_grad()
     def prune(self, count: int) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grown import seeds
 from grown.methods.shared.training import Training, Weights
-from grown.train.batches import channels_first
+from grown.nn.accelerate import channels_first
 
 
 def mean_of_gradients(
@@ -27,8 +27,7 @@ def mean_of_gradients(
     draw = seeds.generator(seed, "importance", training.task.name)
     which = torch.randperm(len(part), generator=draw)[:images]
     device = next(iter(kernels.values())).device
-    x, labels = training.normalise(part.images[which].to(device)), part.labels[which].to(device)
-    x = channels_first(x) if x.ndim == 4 else x
+    x, labels = channels_first(training.normalise(part.images[which].to(device))), part.labels[which].to(device)
     total = {key: torch.zeros_like(kernel) for key, kernel in kernels.items()}
     for kernel in kernels.values():
         kernel.requires_grad_(True)
