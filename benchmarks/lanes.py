@@ -14,7 +14,7 @@ import math
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,25 +54,25 @@ def read_lane(words: str) -> list[Job]:
     """The jobs of TABLE/ROW/SEEDS words."""
     jobs = []
     for word in words.split():
-        table, row, seeds = (*word.split("/"), "", "")[:3]
+        if word.count("/") != 2:
+            raise ValueError(f"{word}: a run is TABLE/ROW/SEEDS, as in split/scratch/0,1")
+        table, row, seeds = word.split("/")
         if table not in TABLES:
             raise ValueError(f"{word}: unknown table; choose from {', '.join(TABLES)}")
         if row not in TABLES[table].rows:
             raise ValueError(f"{word}: unknown row; choose from {', '.join(TABLES[table].rows)}")
-        if not seeds or not all(seed.isdecimal() for seed in seeds.split(",")):
+        if not all(seed.isdecimal() for seed in seeds.split(",")):
             raise ValueError(f"{word}: seeds are numbers with commas between them, as in {table}/{row}/0,1")
         jobs += [Job(TABLES[table], row, int(seed)) for seed in seeds.split(",")]
     return jobs
 
 
-def run_lanes(
-    lanes: Sequence[Sequence[Job]], arguments: argparse.Namespace, clock: Callable[[], float] = time.monotonic
-) -> None:
+def run_lanes(lanes: Sequence[Sequence[Job]], arguments: argparse.Namespace) -> None:
     """Keep every lane running until nothing is left that can run, or the time is over."""
-    end = clock() + arguments.deadline
+    end = time.monotonic() + arguments.deadline
     waiting = [deque(job for job in lane if not job.is_done) for lane in lanes]
     running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
-    while clock() < end:
+    while time.monotonic() < end:
         for number, lane in enumerate(waiting):
             if number not in running and lane and lane[0].table.is_ready(*lane[0][1:], list(lane[0].table.seeds)):
                 job = lane.popleft()

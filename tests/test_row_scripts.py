@@ -130,7 +130,9 @@ def test_lanes_run_side_by_side_and_wait_for_what_they_build_on(
     assert asked == []
 
 
-@pytest.mark.parametrize("word", ["supper/grown/0", "split/grows/0", "split/grown", "split/grown/x", "split/grown/0,"])
+@pytest.mark.parametrize(
+    "word", ["supper/grown/0", "split/grows/0", "split/grown", "split/grown/x", "split/grown/0,", "split/grown/0/1"]
+)
 def test_a_lane_that_cannot_be_read_is_told(word: str) -> None:
     with pytest.raises(ValueError, match=f"^{word}: "):
         lanes.read_lane(f"split/scratch/0 {word}")
