@@ -8,11 +8,15 @@ import torch
 
 import grown
 from grown.config import Recipe
+from grown.methods.grown import algorithm
 from grown.methods.grown.related import most_related
+from grown.methods.grown.settled import Settled
+from grown.methods.grown.stage import Stage
 from helpers import Branchy, make_task, quick, shake
 
 
 def learned(**changes: object) -> grown.Learner:
+    torch.manual_seed(0)
     learner = grown.Learner(grown.models.convnet(), quick(start="related", max_size=3.0, **changes))
     for number in range(2):
         stage = learner.open(make_task(f"t{number}"))
@@ -75,9 +79,51 @@ def test_the_most_related_task_is_the_one_whose_features_fit() -> None:
 def test_a_refit_starts_as_the_same_task() -> None:
     learner = learned(refit=True, target=100.0, expansions=1, trial=False)
     stage = learner.open(make_task("t2"))
-    again = stage.anew_with_all_data(1)
+    again = stage.anew(1, all_data=True)
     assert again.related is stage.related
     assert again.expansions == 1
+
+
+def test_an_expansion_anew_is_the_training_of_a_task_that_expands_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained: list[torch.Tensor] = []
+    train = algorithm.train
+
+    def watched(stage: Stage) -> Settled:
+        settled = train(stage)
+        trained.append(torch.cat([value.flatten().float() for value in settled.network.state_dict().values()]))
+        return settled
+
+    monkeypatch.setattr(algorithm, "train", watched)
+    for anew in (True, False):
+        report = learned(target=100.0, expansions=1, growth="open", anew=anew).learn(make_task("t2", noise=120.0))
+        assert [stage.name for stage in report.stages] == ["reuse", "expand"]
+    stage = learned(growth="open").open(make_task("t2", noise=120.0))
+    assert stage.expand()
+    watched(stage)
+    first_reuse, from_start, second_reuse, resumed, by_hand = trained
+    assert torch.equal(first_reuse, second_reuse)
+    assert torch.equal(from_start, by_hand)
+    assert not torch.equal(resumed, by_hand)
+
+
+def test_a_task_that_has_no_room_to_expand_anew_keeps_what_it_has() -> None:
+    """Trained, a first task has closed channels, so that there is room; from the start all of it is taken."""
+    trainings: list[object] = []
+
+    def watch(event: dict[str, object]) -> None:
+        trainings.extend([event] if event["event"] == "stage" else [])
+        assert len(trainings) <= 2, "trained again though nothing could be added"
+
+    closing = quick(anew=True, growth="open", target=100.0, expansions=3, growth_weight=1e3, gate_start=1e-4)
+    learner = grown.Learner(grown.models.convnet(), closing, observer=watch)
+    stage = learner.open(make_task("t0", noise=120.0))
+    algorithm.train(stage)
+    assert stage.expand()
+    report = learner.learn(make_task("t0", noise=120.0))
+    assert [stage.name for stage in report.stages] == ["expand"]
+    assert learner.stage is None
 
 
 def test_an_expansion_without_a_trial_is_trained_by_the_refit_alone() -> None:

@@ -223,7 +223,11 @@ def test_a_second_interrupt_stops_at_once_and_leaves_the_last_good_state(
     assert content(where) == content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("settings", [{}, {"mask": "gumbel"}, {"target": "best", "margin": -5.0}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"mask": "gumbel"}, {"target": "best", "margin": -5.0}, {"anew": True, "start": "related", "growth": "open"}],
+    ids=str,
+)
 def test_the_library_goes_on_too(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "PATIENCE", 0.0)
     config = quick(recipe=Recipe(epochs=3, batch=16), **{"target": 100.0, "expansions": 1, "max_size": 4.0, **settings})

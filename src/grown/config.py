@@ -90,6 +90,7 @@ class Config:
     step_size: float = 0.1  # what one expansion may add, at most
     expansions: int = 3  # how often one task may expand, at most
     trial: bool = True  # an expansion is trained before it is kept, and kept if held-out accuracy rises
+    anew: bool = False  # that training begins as the task began; off: where the one before ended, as in the paper
     kernel_format: str = "fp32"  # how kernels are stored, and so what they are rounded to before a commit; or "bf16"
     width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
 
@@ -196,7 +197,7 @@ class Config:
     lanes: int = 8  # independent trainings that share a GPU at a time
 
     def __post_init__(self) -> None:
-        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit", "trial", "early_turns"):
+        for name in ("select", "sparse", "retrain", "grow", "soft_select", "refit", "trial", "anew", "early_turns"):
             _flag(name, getattr(self, name))
         _above("seed_size", self.seed_size, 0.0)
         _above("task_size", self.task_size, 0.0)

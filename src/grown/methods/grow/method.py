@@ -53,7 +53,7 @@ class Grow(Learner):
             stage = self.open(task)
             best = algorithm.train(stage)
             if self.config.refit:
-                stage = stage.anew_with_all_data(0)
+                stage = stage.anew(0, all_data=True)
                 best = dataclasses.replace(algorithm.train(stage), val=best.val)
             report = stage.commit(best, remember=True)
             self.emit("committed", task=task.name, val=report.val, target=None, grew=report.grew)

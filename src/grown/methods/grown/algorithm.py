@@ -54,6 +54,10 @@ def learn(learner: Learner, task: Task) -> TaskReport:
             if not learner.config.trial:
                 expansions = stage.expansions
                 continue
+            if learner.config.anew:
+                asked, stage = stage.expansions, stage.anew(stage.expansions)
+                if stage.expansions < asked:  # begun anew, with every channel open, it has no room for more
+                    break
             grown = train(stage)
             # Growth that gained nothing on the held-out images was not necessary.
             if grown.val.accuracy > best.val.accuracy:
@@ -61,7 +65,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
 
         # The held-out images have decided; now they may be learned from too.
         if learner.config.refit:
-            stage = stage.anew_with_all_data(expansions)
+            stage = stage.anew(expansions, all_data=True)
             best = dataclasses.replace(train(stage), val=best.val)
 
         # Otherwise set the current model as w_t.

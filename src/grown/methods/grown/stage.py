@@ -105,13 +105,13 @@ class Stage:
         number = len(self.learner.records) + 1
         return config.recipe_of(number) if self.all_data else config.deciding(number)
 
-    def anew_with_all_data(self, expansions: int) -> Stage:
-        """The same task from its start, on all of its training images, expanded so many times from the beginning."""
+    def anew(self, expansions: int, *, all_data: bool = False) -> Stage:
+        """The same task from its start, expanded so many times from the beginning; on all training images if asked."""
         learner = self.learner
-        stage = type(self)(learner, self.task, all_data=True, related=self.related)
+        stage = type(self)(learner, self.task, all_data=all_data, related=self.related)
         for _ in range(expansions):
             stage.expand()
-        stage.name = "refit"
+        stage.name = "refit" if all_data else stage.name
         stage.reports, stage._opened = self.reports, self._opened
         learner.stage = stage
         return stage
