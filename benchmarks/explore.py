@@ -6,7 +6,8 @@
 VARIANTS.json names variants: {"wide": {"width": 1.0, "policy": "trivial"}, ...}. A variant sets fields of the recipe
 and of the settings, and beside them `backbone`, `width` (Scratch), `tasks` (the first so many; 10) and, for GROWN,
 `grow`: the numbers of the tasks that expand before they train, so that what growth brings is seen without what decides
-on it. A fifth of each task's training images is held out; its accuracy, averaged over the tasks, is the result.
+on it (`max_size` is far away unless a variant sets it; a task that finds no room does not expand). A fifth of each
+task's training images is held out; its accuracy, averaged over the tasks, is the result.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import statistics
 import time
 from pathlib import Path
@@ -102,6 +104,7 @@ def main() -> None:
     parser.add_argument("--benchmark", default="cifar100-superclass", choices=sorted(BENCHMARKS))
     parser.add_argument("--recipe", help="what the variants' recipes start from; the benchmark's own if not given")
     parser.add_argument("--only", nargs="*", help="these variants alone")
+    parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which no variant begins")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -109,8 +112,12 @@ def main() -> None:
     setting = Setting(preset, arguments.recipe or preset.recipe, arguments.device)
     stream = read_tasks(Request(benchmark=arguments.benchmark, data=arguments.data))
     results: dict[str, Any] = {}
+    end = time.monotonic() + arguments.deadline
     for name, settings in json.loads(arguments.variants.read_text()).items():
         if arguments.only and name not in arguments.only:
+            continue
+        if time.monotonic() >= end:
+            print(f"{name:28} not begun")
             continue
         began, variant = time.perf_counter(), dict(settings)
         tasks = stream[: variant.pop("tasks", 10)]

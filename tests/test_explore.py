@@ -13,10 +13,12 @@ import explore
 SMALL = {"tasks": 2, "epochs": 1, "backbone": "convnet"}
 
 
-def run(kind: str, variants: dict[str, object], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict]:  # type: ignore[type-arg]
+def run(  # type: ignore[type-arg]
+    kind: str, variants: dict[str, object], folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str
+) -> dict[str, dict]:
     (folder / "variants.json").write_text(json.dumps(variants))
     words = [kind, str(folder / "variants.json"), "--benchmark", "digits", "--device", "cpu", "--data", str(folder)]
-    monkeypatch.setattr(sys, "argv", ["explore.py", *words, "--out", str(folder / "out.json")])
+    monkeypatch.setattr(sys, "argv", ["explore.py", *words, *more, "--out", str(folder / "out.json")])
     explore.main()
     found: dict[str, dict] = json.loads((folder / "out.json").read_text())  # type: ignore[type-arg]
     return found
@@ -37,3 +39,14 @@ def test_variants_of_scratch_and_grown_are_scored(
 def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="hight"):
         run("grown", {"wrong": {**SMALL, "hight": 3}}, tmp_path, monkeypatch)
+
+
+def test_no_variant_begins_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = {"first": SMALL, "second": SMALL}
+    assert list(run("scratch", variants, tmp_path, monkeypatch, "--deadline", "600")) == ["first", "second"]
+    (tmp_path / "out.json").unlink()
+    with pytest.raises(FileNotFoundError):  # nothing was found, so nothing was written
+        run("scratch", variants, tmp_path, monkeypatch, "--deadline", "0")
+    assert capsys.readouterr().out.count("not begun") == 2
