@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -166,6 +168,37 @@ def test_the_widest_network_within_a_size(name: str, size: float) -> None:
     assert found > 0.75 * limit
     if size == 1.0:
         assert widths == learner.channels.template_widths()
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0.3, (3, 20, 50, 258, 161)),  # convolutions stay whole
+        (0.03, "even"),  # linear layers would be left less than a sixteenth
+        (1.0, (3, 20, 50, 800, 500)),
+        (1.3, "even"),
+    ],
+)
+def test_linear_layers_may_become_narrower_first(size: float, expected: tuple[int, ...] | str) -> None:
+    learner = grown.Learner(backbone("lenet"), quick(), input_shape=(3, 32, 32))
+    within = partial(budget.widths_within, learner.channels, learner.banks, size * learner.base_parameters)
+    assert within("hidden") == (within("even") if expected == "even" else expected)
+    # A network without hidden linear layers has one shape.
+    learner = grown.Learner(backbone("resnet18"), quick(), input_shape=(3, 32, 32))
+    within = partial(budget.widths_within, learner.channels, learner.banks, size * learner.base_parameters)
+    assert within("hidden") == within("even")
+
+
+def test_what_is_added_then_keeps_the_shape_of_what_is_there() -> None:
+    narrow = grown.Learner(
+        backbone("lenet"), quick(shape="hidden", seed_size=0.5, start_size=0.25), input_shape=(3, 32, 32)
+    )
+    stage = narrow.open(make_task("t", shape=(32, 32, 3)))
+    started, offered = narrow.seed_widths(), stage.network.widths
+    assert started[:3] == (3, 20, 50)
+    assert [wide / width for wide, width in zip(offered[1:], started[1:], strict=True)] == pytest.approx(
+        [2**0.5] * 4, rel=0.03
+    )
 
 
 def test_a_budget_below_the_smallest_network_is_refused_before_training() -> None:

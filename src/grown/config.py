@@ -93,6 +93,7 @@ class Config:
     anew: bool = False  # that training begins as the task began; off: where the one before ended, as in the paper
     kernel_format: str = "fp32"  # how kernels are stored, and so what they are rounded to before a commit; or "bf16"
     width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
+    shape: str = "even"  # of a seed network: the template's widths all scaled alike; or "hidden": linear layers' first
 
     # which parts are on: the paper's ablation
     select: bool = True  # selective mask on frozen kernels; off: every old kernel is used
@@ -218,6 +219,7 @@ class Config:
         _whole("early", self.early, 0)
         _within("early_epochs", self.early_epochs, 0.01, 100.0)
         _choice("growth", self.growth, ("slim", "open"))
+        _choice("shape", self.shape, ("even", "hidden"))
         _choice("protocol", self.protocol, ("honest", "paper"))
         if self.protocol == "paper" and self.refit:
             raise ConfigError("by protocol 'paper' all training images train from the start, so refit must be False")

@@ -21,36 +21,54 @@ def parameters(banks: dict[str, Bank], widths: Widths) -> int:
     return sum(math.prod(bank.extent(widths)) * math.prod(bank.kernel) for bank in banks.values())
 
 
-def scaled_widths(channels: Channels, factor: float) -> Widths:
-    """The template's widths times this factor, in whole units, one at least; what touches the input stays."""
+def scaled_widths(channels: Channels, factor: float, *, hidden_alone: bool = False) -> Widths:
+    """The template's widths times this factor, in whole units, one at least; what touches the input stays.
+
+    With `hidden_alone` all stays but the hidden units of linear layers.
+    """
     return tuple(
-        group.width if group.fixed else max(group.unit, int(group.width * factor / group.unit + 1e-9) * group.unit)
+        group.width
+        if group.fixed or (hidden_alone and not group.hidden)
+        else max(group.unit, int(group.width * factor / group.unit + 1e-9) * group.unit)
         for group in channels.groups
     )
 
 
-def widths_within(channels: Channels, banks: dict[str, Bank], limit: float) -> Widths:
-    """The template scaled to the largest common factor that fits `limit` parameters."""
+def widths_within(channels: Channels, banks: dict[str, Bank], limit: float, shape: str = "even") -> Widths:
+    """The template scaled to the largest common factor that fits `limit` parameters.
+
+    By shape "hidden" linear layers become narrower alone, as long as that leaves them a sixteenth.
+    """
+
+    def fits(widths: Widths) -> bool:
+        return parameters(banks, widths) <= limit
+
     least = parameters(banks, scaled_widths(channels, 0.0))
     if least > limit:
         base = parameters(banks, channels.template_widths())
         raise ConfigError(
             f"a size of {limit / base:.4g}x is below the smallest network of this template, {least / base:.4g}x"
         )
-    return largest_widths(partial(scaled_widths, channels), lambda widths: parameters(banks, widths) <= limit)
+    narrowed = partial(scaled_widths, channels, hidden_alone=True)
+    if shape == "hidden" and fits(narrowed(1 / 16)) and not fits(channels.template_widths()):
+        return largest_widths(narrowed, fits)
+    return largest_widths(partial(scaled_widths, channels), fits)
 
 
 def widths_with_candidates(
-    channels: Channels, banks: dict[str, Bank], present: Widths, counted: Widths, room: float
+    channels: Channels, banks: dict[str, Bank], present: Widths, counted: Widths, room: float, shape: str = "even"
 ) -> Widths | None:
     """`present` widths plus candidates in the template's proportions, or None if nothing fits.
 
-    `counted` are the widths that are paid for already; all new candidates open together may cost `room` more.
+    `counted` are the widths that are paid for already; all new candidates open together may cost `room` more. By shape
+    "hidden" the proportions are those of `counted`, the network that there is.
     """
+    proportions = counted if shape == "hidden" else channels.template_widths()
 
     def extra(factor: float) -> Widths:
         return tuple(
-            0 if group.fixed else round(group.width * factor / group.unit) * group.unit for group in channels.groups
+            0 if group.fixed else round(width * factor / group.unit) * group.unit
+            for group, width in zip(channels.groups, proportions, strict=True)
         )
 
     def fits(added: Widths) -> bool:

@@ -29,6 +29,7 @@ class Group:
     fixed: bool  # touches the network's input
     silent: bool  # a channel without kernels is zero wherever it is read
     mixed: bool  # a local response norm mixes neighbours, so that no channel can be cut
+    hidden: bool  # made by linear layers alone
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ class _Finder:
             fixed=any(run[0] == self.graph.nodes[0].name for run in members),
             silent=all(node.keeps_zero() for node in on_it),
             mixed=any(node.op == "lrn" for node in on_it),
+            hidden=all(self.graph[run[0]].op == "linear" for run in members),
         )
 
     def _norm_quantum(self, node: Node) -> int:

@@ -45,7 +45,9 @@ class GrowStage(Stage):
         """Offer more candidates than there is room for; none of them is decided yet (s = 0)."""
         learner, config, network = self.learner, self.learner.config, self.network
         counted = budget.open_widths(network)
-        paid = budget.widths_with_candidates(learner.channels, learner.banks, counted, counted, max(0.0, room))
+        paid = budget.widths_with_candidates(
+            learner.channels, learner.banks, counted, counted, max(0.0, room), config.shape
+        )
         if paid is None:
             return False
         self.rounds += 1

@@ -173,7 +173,7 @@ class Learner:
         config = self.config
         start = config.start_size if config.start_size is not None else config.seed_size / 2
         size = start if config.grow else config.seed_size
-        return budget.widths_within(self.channels, self.banks, size * self.base_parameters)
+        return budget.widths_within(self.channels, self.banks, size * self.base_parameters, config.shape)
 
     def configure(self, config: Config) -> None:
         """Go on with these settings."""

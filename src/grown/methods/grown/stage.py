@@ -186,7 +186,7 @@ class Stage:
         learner, config = self.learner, self.learner.config
         counted = budget.open_widths(self.network)
         wide = budget.widths_with_candidates(
-            learner.channels, learner.banks, self.network.widths, counted, max(0.0, room)
+            learner.channels, learner.banks, self.network.widths, counted, max(0.0, room), config.shape
         )
         if wide is None:
             return False
