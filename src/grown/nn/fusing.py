@@ -1,4 +1,4 @@
-"""Which neighbours of a network run as one kernel while it trains on a GPU, and how each is run."""
+"""Which neighbours of a network run as one kernel while it trains, and how each is run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
-from grown.nn import accelerate
+from grown.nn import accelerate, banded
 
 MOST = 64  # values of a pooling window that one kernel reads
 
@@ -81,7 +81,7 @@ def lrn(x: Tensor, norm: Any, gate: Tensor | None = None) -> Tensor:
 
     Open channels are then moved together, so that each sees the neighbours that it will have once the closed are gone.
     """
-    kernels = _kernels(x) if norm.training else None
+    kernels = (_kernels(x) or _banded(x)) if norm.training else None
     of = (norm.size, norm.alpha, norm.beta, norm.k)
     y: Tensor
     if gate is None:
@@ -102,6 +102,11 @@ def _ordered_lrn(x: Tensor, counted: Tensor, order: Tensor, size: int, alpha: fl
 
 def _kernels(x: Tensor) -> Any:
     return accelerate.fused() if x.is_cuda and x.ndim == 4 else None
+
+
+def _banded(x: Tensor) -> Any:
+    """What stands for the kernels of local response norm on a CPU."""
+    return banded if x.device.type == "cpu" and x.ndim == 4 and x.shape[1] <= banded.MOST else None
 
 
 def _window(pool: Any, x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:

@@ -248,6 +248,7 @@ class PlainSteps:
         self.batches, self.recipe = work.batches, work.recipe
         self.optimizers = make_optimizers(work.groups, work.recipe)
         self.total = work.recipe.epochs * work.batches.steps
+        self._fusion = Fusion(work.network, on_cpu=True) if work.batches.device.type == "cpu" else None
 
     def skip(self, epochs: int) -> None:
         """These epochs are done; nothing here counts them."""
@@ -269,7 +270,9 @@ class PlainSteps:
         return float(total) / self.batches.steps
 
     def finish(self) -> None:
-        """Nothing is held."""
+        """The network is as it was, but trained."""
+        if self._fusion is not None:
+            self._fusion.undo()
 
 
 class CapturedSteps:
@@ -285,7 +288,7 @@ class CapturedSteps:
         if device.type == "cuda":
             work.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizers = make_optimizers(work.groups, recipe)
-        self._fusion = Fusion(work.network)
+        self._fusion = Fusion(work.network, on_cpu=device.type == "cpu")
         self._halves = Halves(work.network) if _is_plain(work) else None
         self._rates = _rates_on_device(self.optimizers, device)
         steps = recipe.epochs * batches.steps
