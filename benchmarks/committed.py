@@ -15,7 +15,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 Key = tuple[str, str]  # method, label
 Groups = dict[Key, list[dict[str, Any]]]
 
-SAME = ("benchmark", "backbone", "recipe", "protocol", "base_parameters")
+SAME = ("benchmark", "backbone", "recipe", "protocol", "device", "base_parameters")
 
 
 def read(folder: Path) -> Groups:
@@ -28,7 +28,7 @@ def read(folder: Path) -> Groups:
 
 
 def check_alike(runs: Iterable[dict[str, Any]]) -> None:
-    """Refuse results of different protocols, recipes, backbones or streams in one table or picture."""
+    """Refuse results of different protocols, recipes, backbones, devices or streams in one table or picture."""
     first: dict[str, Any] | None = None
     for run in runs:
         about = {name: run[name] for name in SAME} | {"tasks": len(run["tasks"])}

@@ -39,10 +39,13 @@ class Job(NamedTuple):
     row: str
     seed: int
 
-    @property
-    def is_done(self) -> bool:
+    def is_done(self, device: str) -> bool:
         """Whether its result is there."""
-        return self.table.path_of(self.row, self.seed).exists()
+        return self.table.has(self.row, self.seed, device)
+
+    def is_ready(self, device: str) -> bool:
+        """Whether all that it builds on is there."""
+        return self.table.is_ready(self.row, self.seed, list(self.table.seeds), device)
 
     @property
     def name(self) -> tuple[str, int]:
@@ -70,11 +73,11 @@ def read_lane(words: str) -> list[Job]:
 def run_lanes(lanes: Sequence[Sequence[Job]], arguments: argparse.Namespace) -> None:
     """Keep every lane running until nothing is left that can run, or the time is over."""
     end = time.monotonic() + arguments.deadline
-    waiting = [deque(job for job in lane if not job.is_done) for lane in lanes]
+    waiting = [deque(job for job in lane if not job.is_done(arguments.device)) for lane in lanes]
     running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = {}
     while time.monotonic() < end:
         for number, lane in enumerate(waiting):
-            if number not in running and lane and lane[0].table.is_ready(*lane[0][1:], list(lane[0].table.seeds)):
+            if number not in running and lane and lane[0].is_ready(arguments.device):
                 job = lane.popleft()
                 running[number] = (job, rows.start(*job, _for(job, arguments, len(lanes)), LATER if number else {}))
         if not running:

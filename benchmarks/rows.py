@@ -3,8 +3,9 @@
 Targets come first: the held-out accuracies of Scratch, or where a benchmark trains on all data in the end, of a Scratch
 that took all epochs on the part that is not held out. Scratch at equal bytes comes after GROWN, as wide as its bytes
 allow. Every method that is registered is a row of its name. Run with `--jobs 1` and nothing else on the GPU for seconds
-that mean something; several jobs share the GPU best under NVIDIA's MPS. A row that is done is not run again; one that
-was cut off is resumed. A committed result says in `jobs` how many ran at once.
+that mean something; several jobs share the GPU best under NVIDIA's MPS. A row that is done is not run again, unless it
+was made on another kind of device; one that was cut off is resumed. A committed result says in `jobs` how many ran at
+once.
 """
 
 from __future__ import annotations
@@ -124,11 +125,16 @@ class Table:
             words += ["--width", str(self.width_for(statistics.mean(sizes)))]
         return [*words, "--seed", str(seed)]
 
-    def is_ready(self, row: str, seed: int, seeds: list[int]) -> bool:
+    def has(self, row: str, seed: int, device: str) -> bool:
+        """Whether a row's result is there, made on this kind of device; one of another kind will be replaced."""
+        path = self.path_of(row, seed)
+        return path.exists() and json.loads(path.read_text())["device"] == device
+
+    def is_ready(self, row: str, seed: int, seeds: list[int], device: str) -> bool:
         """Whether all is there that a run builds on: its own seed's for a target, every seed's for a mean size."""
         mine = self.rows[row]
         wanted = [(mine.targets, [seed]), (mine.bytes_of, seeds)]
-        return all(self.path_of(need, s).exists() for need, of in wanted if need is not None for s in of)
+        return all(self.has(need, s, device) for need, of in wanted if need is not None for s in of)
 
 
 def start(
@@ -175,10 +181,11 @@ def finish(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> 
 def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], float] = time.monotonic) -> None:
     """Keep so many jobs running until nothing is left that can run, or the time is over."""
     end = clock() + arguments.deadline
-    todo = [(row, seed) for row in arguments.rows for seed in arguments.seeds if not table.path_of(row, seed).exists()]
+    every = [(row, seed) for row in arguments.rows for seed in arguments.seeds]
+    todo = [job for job in every if not table.has(*job, arguments.device)]
     running: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
     while (todo or running) and clock() < end:
-        ready = [job for job in todo if table.is_ready(*job, arguments.seeds)]
+        ready = [job for job in todo if table.is_ready(*job, arguments.seeds, arguments.device)]
         if not ready and not running:
             print(f"not run, since what they build on is not there: {todo}")
             return

@@ -106,6 +106,7 @@ def write_result(folder: Path, method: str, label: str, seed: int = 0, **changes
         "recipe": "best",
         "protocol": "honest",
         "seed": seed,
+        "device": "cpu",
         "base_parameters": 1000,
         "tasks": [{"grew": grew, "stages": [{"epochs": 40}]} for grew in (True, False, seed > 0)],
         "average_accuracy": 80.0 + seed,

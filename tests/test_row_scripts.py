@@ -79,8 +79,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
             tasks = [{"grew": True, "val": 80.0}, {"grew": False, "val": 82.0}]
             write_result(out.parent, method, "default", tasks=tasks, bytes={"total": int(0.2 * 4 * 33_584_832)})
             written = next(out.parent.glob("*.json"))
-            out.mkdir()
-            result = json.loads(written.read_text())
+            out.mkdir(exist_ok=True)
+            result = {**json.loads(written.read_text()), "device": words[words.index("--device") + 1]}
             result["seconds"] = {"total": 1.0, "training": 1.0}
             (out / "result.json").write_text(json.dumps(result))
             written.unlink()
@@ -110,6 +110,12 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, ask
     asked.clear()
     rows.run_all(table, arguments)  # all is there
     assert asked == []
+    rows.run_all(table, argparse.Namespace(**{**vars(arguments), "rows": ["grown"], "device": "cuda"}))
+    assert asked == []  # its targets would be a CPU's
+    arguments = argparse.Namespace(**{**vars(arguments), "rows": ["grown", "targets"], "device": "cuda"})
+    rows.run_all(table, arguments)
+    assert asked.names() == ["targets-0", "targets-1", "grown-0", "grown-1"]  # in place of those
+    assert not table.has("grown", 0, "cpu")
 
 
 def test_lanes_run_side_by_side_and_wait_for_what_they_build_on(

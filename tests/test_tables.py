@@ -94,6 +94,10 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c", "grown", "default")
     with pytest.raises(SystemExit, match="both grown, default, seed 0"):
         rows(tmp_path / "c")
+    write(tmp_path / "d", "grown", "default", 0, device="cuda")
+    write(tmp_path / "d", "grown", "default", 1, device="cpu")  # seconds of both would have one mean
+    with pytest.raises(SystemExit, match=r"device 'cpu', but grown-default-0-0.json has 'cuda'"):
+        rows(tmp_path / "d")
 
 
 def test_a_table_needs_a_place_as_soon_as_it_has_results(tmp_path: Path) -> None:
