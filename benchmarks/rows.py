@@ -152,7 +152,8 @@ def start(
         asked = [table.benchmark, *words, "--device", arguments.device, "--out", str(out)]
     words = [sys.executable, "-m", "grown", "run", *asked, "--data", str(arguments.data)]
     with (arguments.work / f"{row}-{seed}.log").open("ab") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": "2", **variables}
+        threads = "1" if arguments.device == "cpu" else "2"  # the same bits, however many run at once
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, **variables}
         return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 

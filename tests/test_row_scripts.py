@@ -126,6 +126,7 @@ def test_lanes_run_side_by_side_and_wait_for_what_they_build_on(
     lanes.run_lanes([lanes.read_lane(lane) for lane in words], arguments)
     assert asked.names() == ["targets-0", "targets-0", "grown-0", "scratch-4"]
     assert "not begun: [('cifar100-superclass grown', 1)]" in capsys.readouterr().out  # nobody makes its targets
+    assert {environment["OMP_NUM_THREADS"] for environment in asked.environments} == {"1"}
     later = ["CUDA_MPS_CLIENT_PRIORITY" in environment for environment in asked.environments]
     assert later == [True, True, False, True]
     assert json.loads(superclass.TABLE.path_of("grown", 0).read_text())["jobs"] == 3
