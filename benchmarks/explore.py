@@ -1,10 +1,9 @@
 """Compare settings on held-out images alone, before any test image is read.
 
-    python benchmarks/explore.py scratch VARIANTS.json --data DIR --out FILE.json [--benchmark NAME] [--recipe NAME]
-    python benchmarks/explore.py grown VARIANTS.json --data DIR --out FILE.json
+    python benchmarks/explore.py METHOD VARIANTS.json --data DIR --out FILE.json [--benchmark NAME] [--recipe NAME]
 
 VARIANTS.json names variants: {"wide": {"width": 1.0, "policy": "trivial"}, ...}. A variant sets fields of the recipe
-and of the settings, and beside them `backbone`, `width` (Scratch), `tasks` (the first so many; 10) and, for GROWN,
+and of the settings, and beside them `backbone`, `width` (not GROWN), `tasks` (the first so many; 10) and, for GROWN,
 `grow`: the numbers of the tasks that expand before they train, so that what growth brings is seen without what decides
 on it (`max_size` is far away unless a variant sets it; a task that finds no room does not expand). A fifth of each
 task's training images is held out; its accuracy, averaged over the tasks, is the result.
@@ -53,15 +52,24 @@ def configure(variant: dict[str, Any], setting: Setting) -> Config:
     return setting.preset.config.replace(device=setting.device, recipe=changed, **{**plain, **room, **ours})
 
 
-def scratch(variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) -> dict[str, Any]:
-    """A network for each task, side by side where the device allows."""
+def simply(name: str, variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) -> dict[str, Any]:
+    """Any method as it is; no target is above 0, unless the variant sets one."""
     backbone, width = variant.pop("backbone", setting.preset.backbone), variant.pop("width", 1.0)
-    shape = tasks[0].input_shape
-    method = grown.METHODS["scratch"](
-        make_template(backbone, shape, width, 0), configure(variant, setting), input_shape=shape
-    )
-    method.foresee(tasks)
-    return {"val": [method.learn(task).val for task in tasks]}
+    shape, config = tasks[0].input_shape, configure(variant, setting)
+
+    def made(width: float, base: int | None) -> Any:
+        template = make_template(backbone, shape, width, 0, config.shape)
+        return grown.METHODS[name](template, config, input_shape=shape, base_parameters=base)
+
+    method = made(width, setting.preset.base_parameters or made(1.0, None).base_parameters)
+    if hasattr(method, "foresee"):
+        method.foresee(tasks)
+    return {"val": [method.learn(task).val for task in tasks], **_size(method)}
+
+
+def _size(method: Any) -> dict[str, float]:
+    size = method.size()
+    return {"size_x": size.size_x, "bytes_x": size.bytes_x}
 
 
 def chain(variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) -> dict[str, Any]:
@@ -84,20 +92,13 @@ def chain(variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) ->
         found.append(settled.val.accuracy)
         related.append(stage.related.name if stage.related is not None else None)
         stage.commit(settled)
-    size = learner.size()
-    return {
-        "val": found,
-        "loss": list(losses.values()),
-        "related": related,
-        "size_x": size.size_x,
-        "bytes_x": size.bytes_x,
-    }
+    return {"val": found, "loss": list(losses.values()), "related": related, **_size(learner)}
 
 
 def main() -> None:
     """Run every variant; write after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["scratch", "grown"])
+    parser.add_argument("method", choices=sorted(grown.METHODS))
     parser.add_argument("variants", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
@@ -121,13 +122,13 @@ def main() -> None:
             continue
         began, variant = time.perf_counter(), dict(settings)
         tasks = stream[: variant.pop("tasks", 10)]
-        run = scratch if arguments.kind == "scratch" else chain
-        found = run(variant, tasks, setting)
+        grows = arguments.method == "grown"
+        found = chain(variant, tasks, setting) if grows else simply(arguments.method, variant, tasks, setting)
         results[name] = {"settings": settings, **found, "seconds": time.perf_counter() - began}
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-        more = f"  loss {statistics.mean(found['loss']):.3f}  {found['bytes_x']:.3f}x" if "loss" in found else ""
-        seconds = results[name]["seconds"]
-        print(f"{name:28} held-out {statistics.mean(found['val']):.2f}{more}  {seconds:.0f} s", flush=True)
+        loss = f"  loss {statistics.mean(found['loss']):.3f}" if "loss" in found else ""
+        sizes, seconds = f"{found['size_x']:.3f}x, {found['bytes_x']:.3f}x in all", results[name]["seconds"]
+        print(f"{name:28} held-out {statistics.mean(found['val']):.2f}{loss}  {sizes}  {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Table:
     def scratch_bytes(self, width: float) -> int:
         """The bytes of a network of this width for each task, headers left out."""
         preset = BENCHMARKS[self.benchmark]
-        template = make_template(preset.backbone, self.shape, width, 0)
+        template = make_template(preset.backbone, self.shape, width, 0, preset.config.shape)
         training = method("scratch")(template, preset.config, input_shape=self.shape).training
         banks = make_banks(training.graph.banked(), training.channels)
         weights = sum(math.prod(bank.extent(training.widths)) * bank.kernel_size for bank in banks.values())

@@ -29,11 +29,23 @@ def test_variants_of_scratch_and_grown_are_scored(
 ) -> None:
     found = run("scratch", {"narrow": {**SMALL, "width": 0.25}, "wide": SMALL}, tmp_path, monkeypatch)
     assert [len(result["val"]) for result in found.values()] == [2, 2]
+    assert found["wide"]["size_x"] == 2
+    assert 0.05 < found["narrow"]["size_x"] < 0.2  # over the wide one
     variants = {"still": {**SMALL, "early": 1, "early_epochs": 2}, "growing": {**SMALL, "grow": [2], "step_size": 0.1}}
     found = run("grown", variants, tmp_path, monkeypatch)
     assert found["growing"]["size_x"] > found["still"]["size_x"]
     assert found["still"]["settings"] == variants["still"]
     assert "held-out" in capsys.readouterr().out
+
+
+def test_any_method_can_be_scored_on_a_network_with_narrow_linear_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {**SMALL, "backbone": "lenet", "width": 0.1}
+    shapes = {"even": small, "hidden": {**small, "shape": "hidden"}}
+    even, hidden = run("packnet", shapes, tmp_path, monkeypatch).values()
+    assert len(hidden["val"]) == 2
+    assert hidden["size_x"] > 4 * even["size_x"]  # 784 inputs of the first linear layer instead of 64
 
 
 def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,6 +364,25 @@ def test_widths_of_a_stranger_are_checked(widths: object, tmp_path: Path) -> Non
         grown.load(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("backbone", "changes", "columns", "expected"),
+    [
+        ("lenet", {"max_size": 1.0}, 2, (1, 20, 50)),  # linear layers alone
+        ("lenet", {"max_size": 0.1, "seed_size": 0.1}, 2, (1, 3, 7)),  # less than a sixteenth, so all are
+        ("lenet", {"max_size": 1.0, "shape": "even"}, 2, (1, 9, 23)),
+        ("lenet", {"pnn_width": 0.1}, 2, (1, 20, 50, 80, 50)),
+        ("convnet", {"pnn_width": 0.5}, 2, (1, 12, 24)),  # it has no hidden ones
+    ],
+)
+def test_columns_may_be_narrow_in_their_linear_layers(
+    backbone: str, changes: dict[str, object], columns: int, expected: tuple[int, ...]
+) -> None:
+    template = grown.models.backbone(backbone, channels=1, image=8)
+    pnn: PNN = method("pnn")(template, quick(**{"shape": "hidden", **changes}), input_shape=(1, 8, 8))
+    pnn.foresee(tasks(columns))
+    assert pnn._layout().widths[: len(expected)] == expected
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), 17.0])
 def test_settings_are_checked(value: float) -> None:
     with pytest.raises(ConfigError, match="pnn_width"):

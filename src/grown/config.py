@@ -93,7 +93,7 @@ class Config:
     anew: bool = False  # that training begins as the task began; off: where the one before ended, as in the paper
     kernel_format: str = "fp32"  # how kernels are stored, and so what they are rounded to before a commit; or "bf16"
     width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
-    shape: str = "even"  # of a seed network: the template's widths all scaled alike; or "hidden": linear layers' first
+    shape: str = "even"  # of what is narrower than the template: all widths scaled alike; or "hidden": linear layers'
 
     # which parts are on: the paper's ablation
     select: bool = True  # selective mask on frozen kernels; off: every old kernel is used

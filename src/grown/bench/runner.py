@@ -204,7 +204,7 @@ def _understand(
     name = request.backbone if request.backbone is not None else preset.backbone
     shape = tasks[0].input_shape
     learner = make(
-        make_template(name, shape, request.width, request.seed),
+        make_template(name, shape, request.width, request.seed, config.shape),
         config,
         input_shape=shape,
         base_parameters=preset.base_parameters or _base(make, name, shape, request, config),
@@ -306,12 +306,15 @@ def check_device(name: str) -> None:
         raise ConfigError(f"device {name!r} was asked for, but PyTorch sees {torch.cuda.device_count()} CUDA devices")
 
 
-def make_template(name: str, shape: tuple[int, ...], width: float, seed: int) -> nn.Module:
-    """A backbone by name, or `package.module:function` of the user's own; drawn by the seed alone."""
+def make_template(name: str, shape: tuple[int, ...], width: float, seed: int, narrow: str = "even") -> nn.Module:
+    """A backbone by name, or `package.module:function` of the user's own; drawn by the seed alone.
+
+    Of another width than 1 it is as seed networks are (`Config.shape`).
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if ":" not in name:
-            return backbone(name, channels=shape[0], width=width, image=shape[-1])
+            return backbone(name, channels=shape[0], width=width, image=shape[-1], narrow=narrow)
         module_name, _, function = name.partition(":")
         if width != 1.0:
             raise ConfigError(f"--width scales the backbones {', '.join(sorted(BACKBONES))}, not {name!r}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 Backbone = Annotated[str | None, typer.Option(help="A name, or package.module:function of your own.")]
-Width = Annotated[float, typer.Option(help="The backbone's layers, times this.")]
+Width = Annotated[float, typer.Option(help="The backbone's layers, times this; below 1 by `shape`.")]
 RecipeName = Annotated[str | None, typer.Option(help="How each training runs.")]
 Protocol = Annotated[str, typer.Option(help="honest: held-out training images decide; paper: the test images do.")]
 TargetText = Annotated[str | None, typer.Option(help="A number, scratch, finetune, best, or a result.json.")]

@@ -35,10 +35,7 @@ def scaled_widths(channels: Channels, factor: float, *, hidden_alone: bool = Fal
 
 
 def widths_within(channels: Channels, banks: dict[str, Bank], limit: float, shape: str = "even") -> Widths:
-    """The template scaled to the largest common factor that fits `limit` parameters.
-
-    By shape "hidden" linear layers become narrower alone, as long as that leaves them a sixteenth.
-    """
+    """The template scaled to the largest common factor that fits `limit` parameters."""
 
     def fits(widths: Widths) -> bool:
         return parameters(banks, widths) <= limit
@@ -49,10 +46,17 @@ def widths_within(channels: Channels, banks: dict[str, Bank], limit: float, shap
         raise ConfigError(
             f"a size of {limit / base:.4g}x is below the smallest network of this template, {least / base:.4g}x"
         )
-    narrowed = partial(scaled_widths, channels, hidden_alone=True)
-    if shape == "hidden" and fits(narrowed(1 / 16)) and not fits(channels.template_widths()):
-        return largest_widths(narrowed, fits)
-    return largest_widths(partial(scaled_widths, channels), fits)
+    return largest_widths(scaling(channels, fits, shape), fits)
+
+
+def scaling(channels: Channels, fits: Callable[[Widths], bool], shape: str) -> Callable[[float], Widths]:
+    """What a factor makes of the template's widths.
+
+    By shape "hidden" linear layers become narrower alone, as long as that leaves them a sixteenth.
+    """
+    alone = partial(scaled_widths, channels, hidden_alone=True)
+    narrows = shape == "hidden" and fits(alone(1 / 16)) and not fits(channels.template_widths())
+    return alone if narrows else partial(scaled_widths, channels)
 
 
 def widths_with_candidates(

@@ -25,14 +25,21 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def backbone(name: str, channels: int = 3, width: float = 1.0, image: int = 32) -> nn.Module:
-    """A template by its name, for square images of this size and depth, its layers `width` times as wide."""
+def backbone(name: str, channels: int = 3, width: float = 1.0, image: int = 32, narrow: str = "even") -> nn.Module:
+    """A template by its name, for square images of this size and depth, its layers `width` times as wide.
+
+    If it is `narrow` in its "hidden" linear layers first, the others keep their width, in a template that has such.
+    """
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
     make = BACKBONES[name]
-    if "image" in inspect.signature(make).parameters:
-        return make(channels=channels, width=width, image=image)
-    return make(channels=channels, width=width)
+    known = inspect.signature(make).parameters
+    sizes = (
+        {"width": 1.0, "hidden": width} if narrow == "hidden" and "hidden" in known and width < 1 else {"width": width}
+    )
+    if "image" in known:
+        return make(channels=channels, image=image, **sizes)
+    return make(channels=channels, **sizes)
 
 
 __all__ = [

@@ -10,13 +10,18 @@ VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)  # 0: max pooling
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 
 
-def vgg16_bn(channels: int = 3, width: float = 1.0, classes: int = 5, image: int = 32) -> nn.Module:
-    """Thirteen convolutions, then 512-4096-4096 fully connected: 33,584,832 shared weights at 1x."""
-    hidden = max(1, round(width * 4096))
+def vgg16_bn(
+    channels: int = 3, width: float = 1.0, classes: int = 5, image: int = 32, hidden: float | None = None
+) -> nn.Module:
+    """Thirteen convolutions, then 512-4096-4096 fully connected: 33,584,832 shared weights at 1x.
+
+    `hidden` is the width of the linear layers where it is another.
+    """
+    units = max(1, round((width if hidden is None else hidden) * 4096))
     layers, source = _features(VGG16, channels, width, image)
     source *= (image // 32) ** 2
-    layers += [nn.Flatten(), nn.Linear(source, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
-    return _initialised(nn.Sequential(*layers, nn.Linear(hidden, classes)))
+    layers += [nn.Flatten(), nn.Linear(source, units), nn.ReLU(), nn.Linear(units, units), nn.ReLU()]
+    return _initialised(nn.Sequential(*layers, nn.Linear(units, classes)))
 
 
 def vgg16_bn_pool(channels: int = 3, width: float = 1.0, classes: int = 5, image: int = 32) -> nn.Module:

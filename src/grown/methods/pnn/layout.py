@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 
@@ -101,17 +100,19 @@ class Layout:
         return sum(math.prod(shape) for shape in shapes)
 
 
-def widths_for(graph: Graph, channels: Channels, columns: int, limit: float, base: int) -> Widths:
+def widths_for(graph: Graph, channels: Channels, columns: int, limit: float, base: int, shape: str) -> Widths:
     """The widest columns of which so many have at most `limit` parameters in all."""
 
     def in_all(widths: Widths) -> int:
         layout = Layout(graph, channels, widths)
         return sum(layout.parameters(number) for number in range(1, columns + 1))
 
-    scaled: Callable[[float], Widths] = partial(budget.scaled_widths, channels)
-    if (least := in_all(scaled(0.0))) > limit:
+    def fits(widths: Widths) -> bool:
+        return in_all(widths) <= limit
+
+    if (least := in_all(budget.scaled_widths(channels, 0.0))) > limit:
         raise ConfigError(
             f"{columns} columns of the smallest width are {least / base:.4g}x of this template, but max_size is "
             f"{limit / base:.4g}x; raise it, or set pnn_width"
         )
-    return budget.largest_widths(scaled, lambda widths: in_all(widths) <= limit)
+    return budget.largest_widths(budget.scaling(channels, fits, shape), fits)

@@ -60,10 +60,11 @@ class PNN(SharedMethod):
         if self._columns is None:
             graph, channels, config = self.training.graph, self._channels, self.config
             if config.pnn_width is not None:
-                widths = scaled_widths(channels, config.pnn_width)
+                alone = config.shape == "hidden" and any(group.hidden for group in channels.groups)
+                widths = scaled_widths(channels, config.pnn_width, hidden_alone=alone)
             else:
                 limit = config.max_size * self.base_parameters
-                widths = widths_for(graph, channels, self._foreseen, limit, self.base_parameters)
+                widths = widths_for(graph, channels, self._foreseen, limit, self.base_parameters, config.shape)
             self._columns = Layout(graph, channels, widths)
         return self._columns
 
