@@ -140,6 +140,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             anew=True,
             holdout=0.2,
             margin=1.0,
+            shape="hidden",
             start="related",
             growth="open",
             kernel_format="bf16",
