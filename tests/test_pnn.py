@@ -368,7 +368,7 @@ def test_widths_of_a_stranger_are_checked(widths: object, tmp_path: Path) -> Non
     ("backbone", "changes", "columns", "expected"),
     [
         ("lenet", {"max_size": 1.0}, 2, (1, 20, 50)),  # linear layers alone
-        ("lenet", {"max_size": 0.1, "seed_size": 0.1}, 2, (1, 3, 7)),  # less than a sixteenth, so all are
+        ("lenet", {"max_size": 0.1, "seed_size": 0.1}, 2, (1, 3, 7)),  # less than a twentieth, so all are
         ("lenet", {"max_size": 1.0, "shape": "even"}, 2, (1, 9, 23)),
         ("lenet", {"pnn_width": 0.1}, 2, (1, 20, 50, 80, 50)),
         ("convnet", {"pnn_width": 0.5}, 2, (1, 12, 24)),  # it has no hidden ones

@@ -174,7 +174,7 @@ def test_the_widest_network_within_a_size(name: str, size: float) -> None:
     ("size", "expected"),
     [
         (0.3, (3, 20, 50, 258, 161)),  # convolutions stay whole
-        (0.03, "even"),  # linear layers would be left less than a sixteenth
+        (0.03, "even"),  # linear layers would be left less than a twentieth
         (1.0, (3, 20, 50, 800, 500)),
         (1.3, "even"),
     ],

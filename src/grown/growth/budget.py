@@ -52,10 +52,10 @@ def widths_within(channels: Channels, banks: dict[str, Bank], limit: float, shap
 def scaling(channels: Channels, fits: Callable[[Widths], bool], shape: str) -> Callable[[float], Widths]:
     """What a factor makes of the template's widths.
 
-    By shape "hidden" linear layers become narrower alone, as long as that leaves them a sixteenth.
+    By shape "hidden" linear layers become narrower alone, as long as that leaves them a twentieth.
     """
     alone = partial(scaled_widths, channels, hidden_alone=True)
-    narrows = shape == "hidden" and fits(alone(1 / 16)) and not fits(channels.template_widths())
+    narrows = shape == "hidden" and fits(alone(1 / 20)) and not fits(channels.template_widths())
     return alone if narrows else partial(scaled_widths, channels)
 
 
