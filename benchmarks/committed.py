@@ -15,7 +15,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 Key = tuple[str, str]  # method, label
 Groups = dict[Key, list[dict[str, Any]]]
 
-SAME = ("benchmark", "backbone", "recipe", "protocol", "device", "base_parameters")
+SAME = ("benchmark", "backbone", "recipe", "protocol", "base_parameters")
 
 
 def read(folder: Path) -> Groups:
@@ -27,11 +27,16 @@ def read(folder: Path) -> Groups:
     return {key: sorted(runs, key=lambda run: int(run["seed"])) for key, runs in groups.items()}
 
 
+def kind_of(device: str) -> str:
+    """cpu or cuda, whichever of several it was."""
+    return device.partition(":")[0]
+
+
 def check_alike(runs: Iterable[dict[str, Any]]) -> None:
     """Refuse results of different protocols, recipes, backbones, devices or streams in one table or picture."""
     first: dict[str, Any] | None = None
     for run in runs:
-        about = {name: run[name] for name in SAME} | {"tasks": len(run["tasks"])}
+        about = {name: run[name] for name in SAME} | {"device": kind_of(run["device"]), "tasks": len(run["tasks"])}
         if first is None:
             first, file = about, run["file"]
         for name, value in about.items():

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from committed import RESULTS
+from committed import RESULTS, kind_of
 from grown.bench.presets import BENCHMARKS
 from grown.bench.runner import make_template
 from grown.methods import METHODS, method
@@ -128,7 +128,7 @@ class Table:
     def has(self, row: str, seed: int, device: str) -> bool:
         """Whether a row's result is there, made on this kind of device; one of another kind will be replaced."""
         path = self.path_of(row, seed)
-        return path.exists() and json.loads(path.read_text())["device"] == device
+        return path.exists() and kind_of(json.loads(path.read_text())["device"]) == kind_of(device)
 
     def is_ready(self, row: str, seed: int, seeds: list[int], device: str) -> bool:
         """Whether all is there that a run builds on: its own seed's for a target, every seed's for a mean size."""

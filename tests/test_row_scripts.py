@@ -116,6 +116,7 @@ def test_rows_run_in_the_order_in_which_they_need_each_other(tmp_path: Path, ask
     rows.run_all(table, arguments)
     assert asked.names() == ["targets-0", "targets-1", "grown-0", "grown-1"]  # in place of those
     assert not table.has("grown", 0, "cpu")
+    assert table.has("grown", 0, "cuda:1")  # whichever GPU it was
 
 
 def test_lanes_run_side_by_side_and_wait_for_what_they_build_on(

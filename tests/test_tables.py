@@ -98,6 +98,9 @@ def test_what_is_not_comparable_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "d", "grown", "default", 1, device="cpu")  # seconds of both would have one mean
     with pytest.raises(SystemExit, match=r"device 'cpu', but grown-default-0-0.json has 'cuda'"):
         rows(tmp_path / "d")
+    write(tmp_path / "e", "grown", "default", 0, device="cuda")
+    write(tmp_path / "e", "grown", "default", 1, device="cuda:1")
+    assert rows(tmp_path / "e")[2][3] == "2"
 
 
 def test_a_table_needs_a_place_as_soon_as_it_has_results(tmp_path: Path) -> None:
