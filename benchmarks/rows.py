@@ -145,24 +145,31 @@ def start(
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Begin a run, or go on with it, with these environment variables."""
-    out = arguments.work / f"{row}-{seed}"
+    out, log_file = _places(row, seed, arguments)
     asked = ["--resume", str(out)]
     if not (out / "run.json").is_file():
         words = table.asked(row, seed, arguments.seeds)
         asked = [table.benchmark, *words, "--device", arguments.device, "--out", str(out)]
     words = [sys.executable, "-m", "grown", "run", *asked, "--data", str(arguments.data)]
-    with (arguments.work / f"{row}-{seed}.log").open("ab") as log:
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as log:
         threads = "1" if arguments.device == "cpu" else "2"  # the same bits, however many run at once
         environment = {**os.environ, "OMP_NUM_THREADS": threads, **variables}
         return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
+def _places(row: str, seed: int, arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """A run's folder and log; what began on one kind of device is not gone on with on another."""
+    work = arguments.work / kind_of(arguments.device)
+    return work / f"{row}-{seed}", work / f"{row}-{seed}.log"
+
+
 def finish(table: Table, row: str, seed: int, arguments: argparse.Namespace) -> None:
     """Put a result in its place, with how many runs shared the machine, and say what it is."""
-    work = arguments.work
-    source = work / f"{row}-{seed}" / "result.json"
+    out, log_file = _places(row, seed, arguments)
+    source = out / "result.json"
     if not source.is_file():
-        last = (work / f"{row}-{seed}.log").read_text(errors="replace").strip().splitlines()[-1:]
+        last = log_file.read_text(errors="replace").strip().splitlines()[-1:]
         print(f"{row}, seed {seed}: failed: {last}", flush=True)
         return
     path = table.path_of(row, seed)
@@ -186,11 +193,12 @@ def run_all(table: Table, arguments: argparse.Namespace, clock: Callable[[], flo
     todo = [job for job in every if not table.has(*job, arguments.device)]
     running: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
     while (todo or running) and clock() < end:
-        ready = [job for job in todo if table.is_ready(*job, arguments.seeds, arguments.device)]
+        room = arguments.jobs - len(running)  # without it no result is read
+        ready = [job for job in todo if table.is_ready(*job, arguments.seeds, arguments.device)] if room else []
         if not ready and not running:
             print(f"not run, since what they build on is not there: {todo}")
             return
-        for job in ready[: arguments.jobs - len(running)]:
+        for job in ready[:room]:
             todo.remove(job)
             running[job] = start(table, *job, arguments)
         for job, process in list(running.items()):

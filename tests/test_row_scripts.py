@@ -77,9 +77,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
             out = Path(words[words.index("--out") + 1])
             method = words[words.index("--method") + 1] if "--method" in words else "grown"
             tasks = [{"grew": True, "val": 80.0}, {"grew": False, "val": 82.0}]
+            assert not out.exists()  # else it would be resumed
             write_result(out.parent, method, "default", tasks=tasks, bytes={"total": int(0.2 * 4 * 33_584_832)})
             written = next(out.parent.glob("*.json"))
-            out.mkdir(exist_ok=True)
+            out.mkdir()
+            (out / "run.json").write_text("{}")
             result = {**json.loads(written.read_text()), "device": words[words.index("--device") + 1]}
             result["seconds"] = {"total": 1.0, "training": 1.0}
             (out / "result.json").write_text(json.dumps(result))

@@ -309,7 +309,7 @@ def check_device(name: str) -> None:
 def make_template(name: str, shape: tuple[int, ...], width: float, seed: int, narrow: str = "even") -> nn.Module:
     """A backbone by name, or `package.module:function` of the user's own; drawn by the seed alone.
 
-    Of another width than 1 it is as seed networks are (`Config.shape`).
+    Of a width below 1 it is as narrow seed networks are (`Config.shape`).
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -24,8 +24,9 @@ def parameters(banks: dict[str, Bank], widths: Widths) -> int:
 def scaled_widths(channels: Channels, factor: float, *, hidden_alone: bool = False) -> Widths:
     """The template's widths times this factor, in whole units, one at least; what touches the input stays.
 
-    With `hidden_alone` all stays but the hidden units of linear layers.
+    With `hidden_alone` all stays but the hidden units of linear layers, in a template that has such.
     """
+    hidden_alone = hidden_alone and any(group.hidden for group in channels.groups)
     return tuple(
         group.width
         if group.fixed or (hidden_alone and not group.hidden)

@@ -60,7 +60,7 @@ class PNN(SharedMethod):
         if self._columns is None:
             graph, channels, config = self.training.graph, self._channels, self.config
             if config.pnn_width is not None:
-                alone = config.shape == "hidden" and any(group.hidden for group in channels.groups)
+                alone = config.shape == "hidden" and config.pnn_width < 1
                 widths = scaled_widths(channels, config.pnn_width, hidden_alone=alone)
             else:
                 limit = config.max_size * self.base_parameters
