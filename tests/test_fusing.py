@@ -6,6 +6,7 @@ The kernels themselves are imitated here by plain operations; tests/test_gpu.py 
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 
 import pytest
@@ -120,6 +121,24 @@ def test_which_norms_run_with_what_is_behind_them() -> None:
         [*ends],
     ]
     assert all(fusing.find(parts) == {"norm": Behind()} for parts in alone)
+
+
+POOLS = [nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(2)]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("channels", [1, 5])
+def test_without_a_gradient_to_come_a_cpu_pools_with_channels_last(pool: nn.Module, channels: int) -> None:
+    x = torch.randn(3, channels, 8, 8)
+    x[0, 0, 3, 3] = math.nan
+    expected = pool(x)
+    seen: list[bool] = []
+    pool.register_forward_pre_hook(lambda _, given: seen.append(given[0].is_contiguous()))
+    for training, gradient, last in ((True, False, True), (True, True, False), (False, False, False)):
+        y = fusing.max_pool(x.clone().requires_grad_(gradient), pool.train(training))
+        assert torch.equal(y.nan_to_num(9), expected.nan_to_num(9))
+        assert y.stride() == torch.empty(y.shape).stride()  # as a strided convolution behind it wants them
+        assert seen.pop() == (not last or channels == 1)
 
 
 @pytest.mark.parametrize(

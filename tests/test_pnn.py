@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from grown.methods.pnn import PNN
 from grown.methods.pnn.columns import EARLIER, Frozen, Lateral, settled
 from grown.methods.pnn.columns import lateral as plain_lateral
 from grown.methods.pnn.layout import Layout
+from grown.nn import banded
 from grown.nn.groups import find_channels
 from grown.nn.trace import trace
 from grown.train.loop import Work, fit
@@ -196,7 +198,7 @@ def test_earlier_columns_are_frozen_wholly() -> None:
     inside = network.get_submodule(EARLIER)
     assert isinstance(inside, Frozen)
     (columns,) = inside._columns
-    assert not any(module.training for module in columns.modules())
+    assert {type(module) for module in columns.modules() if module.training} == {nn.MaxPool2d}
     before = {key: value.clone() for key, value in columns.state_dict().items()}
     assert len(before) > 10
     mine = {id(parameter) for parameter in network.parameters()}
@@ -234,6 +236,26 @@ def test_in_half_precision_earlier_columns_are_made_ready_once(template: type[nn
     assert all(torch.equal(one, other) for one, other in zip(exact, inside(x), strict=True))
     inside.double()
     assert not inside._half  # it would have stayed behind
+
+
+def test_what_has_no_parameters_runs_faster_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pnn = made(grown.models.backbone("lenet", width=0.2, image=16))
+    for number in range(2):
+        pnn.learn(make_task(f"t{number}", each=8, shape=(16, 16, 3), seed=number))
+    (training,) = pnn._trainings(make_task("t2", each=8, shape=(16, 16, 3)))
+    inside = training.network.get_submodule(EARLIER)
+    plain = copy.deepcopy(inside._columns[0]).eval()
+    x, taken = torch.randn(4, 3, 16, 16), []
+    monkeypatch.setattr(banded, "lrn", lambda *given, was=banded.lrn: taken.append(given) or was(*given))
+    training.network.eval()
+    exact = inside(x)
+    assert all(torch.equal(one, other) for one, other in zip(exact, plain(x), strict=True))
+    assert not taken
+    training.network.train()
+    faster = inside(x)
+    assert len(taken) == 4  # two in each column
+    assert not all(torch.equal(one, other) for one, other in zip(exact, faster, strict=True))
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(exact, faster, strict=True))
 
 
 def test_the_first_column_is_a_narrow_network_alone() -> None:

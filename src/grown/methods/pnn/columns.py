@@ -14,12 +14,14 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from grown.methods.pnn.layout import Layout
 from grown.nn.plain import CALLS, allocate, fill, make_module, run_node
+from grown.train.fuse import fuse_alone
 
 Weights = dict[str, Tensor]
 Names = Callable[[str], tuple[str, str]]  # a node's module, and its lateral's
 Activations = Callable[[str], fx.Node]  # of earlier columns at a node
 Columns = list[tuple[Weights, Weights]]  # of each: layers, norms and head by name; laterals by layer
 
+PLAIN = (nn.LocalResponseNorm, nn.MaxPool2d, nn.AdaptiveMaxPool2d)
 EARLIER, LATERAL = "+earlier", "+lateral"  # in a network in training; no module of a template can have these names
 
 
@@ -119,12 +121,14 @@ def _filled(network: fx.GraphModule, columns: Columns) -> fx.GraphModule:
 
 
 class Frozen(nn.Module):
-    """Earlier columns as they are: nothing in them trains, no norm of theirs is ever in training."""
+    """Earlier columns as they are: nothing in them trains, no norm that learns is ever in training."""
 
     def __init__(self, columns: fx.GraphModule) -> None:
         super().__init__()
+        fuse_alone(columns)
         self._columns = (columns,)  # in a tuple: neither this module's parameters nor in its training mode
         self._half: tuple[fx.GraphModule, ...] = ()
+        self.train()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad():
@@ -137,7 +141,17 @@ class Frozen(nn.Module):
             return self._columns[0]
         if not self._half:
             self._half = (lighter(self._columns[0], torch.get_autocast_dtype(x.device.type)),)
+            self.train(self.training)
         return self._half[0]
+
+    def train(self, mode: bool = True) -> Frozen:
+        """In training, what has no parameters runs faster; an evaluation is to the bit what a task's network does."""
+        super().train(mode)
+        for network in (*self._columns, *self._half):
+            for module in network.modules():
+                if isinstance(module, PLAIN):
+                    module.train(mode)
+        return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Frozen:
         """Go where the network goes."""
