@@ -15,7 +15,6 @@ from grown.models import backbone
 from grown.nn import banded, fusing
 from grown.train import loop
 from grown.train.batches import Batches
-from grown.train.fuse import Fusion
 from helpers import make_task, quick
 
 
@@ -95,11 +94,3 @@ def test_a_network_trains_with_it_and_gets_its_program_back() -> None:
     for one, other, before in zip(plain.parameters(), trained.parameters(), start.parameters(), strict=True):
         assert not torch.equal(one, before)
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_a_network_without_one_keeps_its_program() -> None:
-    learner = grown.Learner(backbone("resnet18", width=0.125), quick(), input_shape=(3, 32, 32))
-    network = PlainTraining(learner.graph, learner.gains, quick()).fresh(make_task("t"), 0)
-    before = network.graph
-    Fusion(network, on_cpu=True)
-    assert network.graph is before

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import grown
 from grown.methods.plain import PlainTraining
 from grown.models import backbone
-from grown.nn import fusing
+from grown.nn import fusing, pooled
 from grown.nn.fusing import Behind, Part
 from grown.train import fuse
 from helpers import make_task, quick
@@ -123,22 +123,29 @@ def test_which_norms_run_with_what_is_behind_them() -> None:
     assert all(fusing.find(parts) == {"norm": Behind()} for parts in alone)
 
 
-POOLS = [nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(2)]
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("channels", [1, 5])
-def test_without_a_gradient_to_come_a_cpu_pools_with_channels_last(pool: nn.Module, channels: int) -> None:
-    x = torch.randn(3, channels, 8, 8)
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), nn.MaxPool2d((2, 3), dilation=2)])
+@pytest.mark.parametrize("shape", [(3, 5, 8, 9), (2, 1, 7, 7), (4, 6, 5, 5)])
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+def test_a_cpu_pools_sooner_to_the_bit(
+    pool: nn.Module, shape: tuple[int, ...], laid: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients, ties and what is not a number among them, wherever they lie in memory."""
+    torch.manual_seed(0)
+    x = torch.randn(shape).relu()
     x[0, 0, 3, 3] = math.nan
-    expected = pool(x)
-    seen: list[bool] = []
-    pool.register_forward_pre_hook(lambda _, given: seen.append(given[0].is_contiguous()))
-    for training, gradient, last in ((True, False, True), (True, True, False), (False, False, False)):
-        y = fusing.max_pool(x.clone().requires_grad_(gradient), pool.train(training))
-        assert torch.equal(y.nan_to_num(9), expected.nan_to_num(9))
-        assert y.stride() == torch.empty(y.shape).stride()  # as a strided convolution behind it wants them
-        assert seen.pop() == (not last or channels == 1)
+    x = x.contiguous(memory_format=laid)
+    slope, found, taken = torch.randn_like(pool(x)), [], []
+    monkeypatch.setattr(pooled, "max_pool", lambda *given, was=pooled.max_pool: taken.append(given) or was(*given))
+    for training in (False, True):
+        own = x.clone().requires_grad_()
+        y = fusing.max_pool(own, pool.train(training))
+        y.backward(slope)
+        assert len(taken) == training  # an evaluation is PyTorch's own
+        assert torch.equal(fusing.max_pool(x, pool).nan_to_num(9), y.detach().nan_to_num(9))
+        taken.clear()
+        found.append((y.detach().nan_to_num(9), own.grad))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert y.stride() == torch.empty(y.shape).stride()  # as a strided convolution behind it wants them
 
 
 @pytest.mark.parametrize(

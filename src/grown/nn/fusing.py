@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
-from grown.nn import accelerate, banded
+from grown.nn import accelerate, banded, pooled
 
 MOST = 64  # values of a pooling window that one kernel reads
 
@@ -72,9 +72,9 @@ def max_pool(x: Tensor, pool: Any) -> Tensor:
     if pool.training and (kernels := _kernels(x)) is not None and (window := _window(pool, x)) is not None:
         y: Tensor = kernels.max_pool(x, *window)
         return y
-    if pool.training and x.device.type == "cpu" and x.ndim == 4 and not x.requires_grad:
-        # The same maxima in a fraction of the time; with a gradient to come, the copies back would cost as much.
-        return accelerate.channels_first(pool(x.contiguous(memory_format=torch.channels_last)))
+    if pool.training and x.device.type == "cpu" and x.ndim == 4 and isinstance(pool, nn.MaxPool2d):
+        sides = (_pair(side) for side in (pool.kernel_size, pool.stride, pool.padding, pool.dilation))
+        return pooled.max_pool(x, *sides, pool.ceil_mode)
     out: Tensor = pool(x)
     return out
 

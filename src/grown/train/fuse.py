@@ -16,26 +16,20 @@ ALONE: dict[str, Callable[..., Tensor]] = {"pool": fusing.max_pool, "lrn": fusin
 
 
 def fuse_alone(network: fx.GraphModule) -> None:
-    """For good, and with no neighbour: each runs faster for as long as its module is in training mode."""
-    nodes = {node.name: node for node in network.graph.nodes}
-    modules = dict(network.named_modules())
-    for node in nodes.values():
-        if (run := ALONE.get(_kind(node, modules))) is not None:
-            node.replace_all_uses_with(_insert(network.graph, node, run, []))
-            network.graph.erase_node(node)
-    network.recompile()
+    """For good: pools and local response norm run faster for as long as their modules are in training mode."""
+    network.graph = _fused(network, alone=True)
 
 
 class Fusion:
     """Gives an `fx.GraphModule` another program over the same modules, and its own one back."""
 
     def __init__(self, network: nn.Module, *, on_cpu: bool = False) -> None:
-        """On a CPU only local response norm has anything faster than PyTorch's."""
-        changes = isinstance(network, fx.GraphModule) and (_has_lrn(network) if on_cpu else fused() is not None)
+        """On a CPU only what runs alone has anything faster than PyTorch's."""
+        changes = isinstance(network, fx.GraphModule) and (on_cpu or fused() is not None)
         self._network = cast(fx.GraphModule, network) if changes else None
         if self._network is not None:
             self._before = self._network.graph
-            self._network.graph = _fused(self._network, on_cpu)
+            self._network.graph = _fused(self._network, alone=on_cpu)
 
     def undo(self) -> None:
         """The network as it was."""
@@ -44,18 +38,14 @@ class Fusion:
             self._network = None
 
 
-def _has_lrn(network: nn.Module) -> bool:
-    return any(isinstance(module, nn.LocalResponseNorm) for module in network.modules())
-
-
-def _fused(network: fx.GraphModule, on_cpu: bool) -> fx.Graph:
+def _fused(network: fx.GraphModule, *, alone: bool) -> fx.Graph:
     modules = dict(network.named_modules())
     program = fx.Graph()
     program.output(program.graph_copy(network.graph, {}))
     nodes = {node.name: node for node in program.nodes}
     kinds = {name: _kind(node, modules) for name, node in nodes.items()}
-    if on_cpu:
-        kinds = {name: kind if kind == "lrn" else "" for name, kind in kinds.items()}
+    if alone:
+        kinds = {name: kind if kind in ALONE else "" for name, kind in kinds.items()}
     inputs = {name: tuple(source.name for source in node.all_input_nodes) for name, node in nodes.items()}
     together = fusing.find(fusing.Part(name, kinds[name], inputs[name]) for name in nodes)
     for name, kind in kinds.items():
