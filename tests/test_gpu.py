@@ -23,6 +23,7 @@ from grown.methods.grown import mixed
 from grown.methods.masked.layers import Kernels
 from grown.methods.masked.masks import Largest, Threshold
 from grown.methods.plain import PlainTraining, plain_groups
+from grown.methods.pnn.columns import EARLIER
 from grown.models import backbone
 from grown.nn import accelerate, fusing, masks
 from grown.train import loop, turns
@@ -31,6 +32,7 @@ from helpers import assert_same_networks, make_task, quick, shake
 
 pytestmark = pytest.mark.gpu
 LAST = torch.channels_last
+DEVICE = "cuda"
 
 
 def near(one: torch.Tensor, other: torch.Tensor, limit: float) -> None:
@@ -374,6 +376,23 @@ def test_every_method_learns_a_stream_on_a_gpu(name: str, tmp_path: Path) -> Non
     result, _ = run(request)
     assert result["average_accuracy"] > 50.0
     assert grown.METHODS[name].forgets or result["forgetting"] == 0.0
+
+
+def test_earlier_columns_run_fused_while_the_next_one_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    pnn = grown.METHODS["pnn"](
+        backbone("lenet", width=0.2, image=16), quick(device=DEVICE, pnn_width=0.5), input_shape=(3, 16, 16)
+    )
+    for number in range(2):
+        pnn.learn(make_task(f"t{number}", each=8, shape=(16, 16, 3), seed=number))
+    (training,) = pnn._trainings(make_task("t2", each=8, shape=(16, 16, 3)))
+    inside = training.network.to(DEVICE).get_submodule(EARLIER)
+    x, kernels, taken = torch.randn(8, 3, 16, 16, device=DEVICE).to(memory_format=LAST), fusing._kernels, []
+    monkeypatch.setattr(fusing, "_kernels", lambda x: taken.append(x.dtype) or kernels(x))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        for one, other in zip(inside.train()(x), inside.eval()(x), strict=True):
+            near(one, other, 0.02)
+    assert len(taken) == 8  # two norms and two pools in each column
+    assert set(taken) == {torch.bfloat16}
 
 
 def test_mixed_batches_are_answered_as_each_task_answers(monkeypatch: pytest.MonkeyPatch) -> None:
