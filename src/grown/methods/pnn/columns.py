@@ -21,7 +21,7 @@ Names = Callable[[str], tuple[str, str]]  # a node's module, and its lateral's
 Activations = Callable[[str], fx.Node]  # of earlier columns at a node
 Columns = list[tuple[Weights, Weights]]  # of each: layers, norms and head by name; laterals by layer
 
-PLAIN = (nn.LocalResponseNorm, nn.MaxPool2d, nn.AdaptiveMaxPool2d)
+STATELESS = (nn.LocalResponseNorm, nn.MaxPool2d, nn.AdaptiveMaxPool2d)
 EARLIER, LATERAL = "+earlier", "+lateral"  # in a network in training; no module of a template can have these names
 
 
@@ -149,7 +149,7 @@ class Frozen(nn.Module):
         super().train(mode)
         for network in (*self._columns, *self._half):
             for module in network.modules():
-                if isinstance(module, PLAIN):
+                if isinstance(module, STATELESS):
                     module.train(mode)
         return self
 
