@@ -57,6 +57,7 @@ NAMES = {
             "sequential": "one network, trained on and on (sequential)",
         }.items()
     },
+    ("grow", "equal-bytes"): "Grow at GROWN's bytes",
     ("grown", "ablation:grow-only"): "GROWN's growth alone",
     ("grown", "ablation:+select"): "+ selective mask",
     ("grown", "ablation:+sparse"): "+ sparse growth",
@@ -144,20 +145,32 @@ def method_table(results: Path, method: str) -> str:
 
 
 def published_table(results: Path) -> str:
-    """GROWN, DEN and CPG, each as its authors train it, with the time that it took over GROWN's."""
+    """GROWN, DEN and CPG, each as its authors train it: epochs, time, and the time over GROWN's."""
     found = committed.read(results)
     groups = {method: found[method, PUBLISHED] for method in ("grown", "den", "cpg") if (method, PUBLISHED) in found}
     committed.check_alike(run for runs in groups.values() for run in runs)
-    took = {method: statistics.mean(run["seconds"]["total"] for run in runs) for method, runs in groups.items()}
+    ours = mean_seconds(groups["grown"])[0] if "grown" in groups else None
     rows = []
     for method, runs in groups.items():
         told = cells((method, PUBLISHED), runs)
-        columns = ("average accuracy (%)", "the paper", "size", "bytes", "seconds")
-        times = f"{took[method] / took['grown']:.1f} times" if "grown" in took else ""
+        if runs[0]["benchmark"] not in paper.ROWS:
+            del told["the paper"]
+        columns = ("average accuracy (%)", "the paper", "size", "bytes")
         rows.append(
-            {"": NAMES[method, "default"], **{column: told[column] for column in columns}, "over GROWN's": times}
+            {
+                "": NAMES[method, "default"],
+                **{column: told[column] for column in columns if column in told},
+                "epochs a task": f"{statistics.mean(epochs_of(task) for run in runs for task in run['tasks']):.0f}",
+                "seconds": told["seconds"],
+                "over GROWN's": "" if ours is None else f"{mean_seconds(runs)[0] / ours:.1f} times",
+            }
         )
     return in_columns(rows)
+
+
+def epochs_of(task: dict[str, Any]) -> int:
+    """Of all trainings of a task."""
+    return sum(stage["epochs"] for stage in task["stages"])
 
 
 def printed(benchmark: str, method: str, label: str) -> str:
@@ -190,9 +203,14 @@ def task_table(folder: Path, what: str, digits: int) -> str:
 
 def seconds(runs: list[dict[str, Any]]) -> str:
     """The mean of the runs that had the machine to themselves; where none had, in brackets, that of all."""
-    alone = [run for run in runs if run.get("jobs", 1) == 1]
-    mean = statistics.mean(run["seconds"]["total"] for run in alone or runs)
+    mean, alone = mean_seconds(runs)
     return f"{mean:.0f}" if alone else f"({mean:.0f})"
+
+
+def mean_seconds(runs: list[dict[str, Any]]) -> tuple[float, bool]:
+    """The same as a number, and whether it is of runs that were alone."""
+    alone = [run for run in runs if run.get("jobs", 1) == 1]
+    return statistics.mean(run["seconds"]["total"] for run in alone or runs), bool(alone)
 
 
 def forgetting(points: float) -> str:
@@ -283,6 +301,7 @@ TABLES: dict[str, Callable[[], str]] = {
         for kind, make, options in KINDS
     },
     "cifar100-superclass-published": partial(published_table, RESULTS / "cifar100-superclass"),
+    "digits-published": partial(published_table, RESULTS / "digits-methods"),
     "masked-step": masked_step_table,
     "gpu-step": gpu_step_table,
     "latency": latency_table,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import digits
 import lanes
 import miniimagenet
 import rows
@@ -25,7 +26,12 @@ from grown.data import STREAMS
 from grown.methods import METHODS
 from helpers import write_result
 
-TABLES = {"superclass": superclass.TABLE, "miniimagenet": miniimagenet.TABLE, **split.TABLES}
+TABLES = {
+    "digits": digits.TABLE,
+    "superclass": superclass.TABLE,
+    "miniimagenet": miniimagenet.TABLE,
+    **split.TABLES,
+}
 BASES = {"superclass": 33_584_832, "miniimagenet": 11_159_232, "parity": 2_986_500, "best": 2_986_500}
 
 

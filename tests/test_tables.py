@@ -134,12 +134,22 @@ def test_a_methods_page_has_every_stream_where_it_was_run_beside_grown(tmp_path:
 
 def test_published_schedules_are_compared_by_time(tmp_path: Path) -> None:
     assert tables.published_table(tmp_path) == ""
-    write(tmp_path, "cpg", "published", seconds={"total": 450.0})
-    assert tables.published_table(tmp_path).endswith("| 450 |  |")
+    longer = [{"grew": False, "stages": [{"epochs": 100}, {"epochs": epochs}]} for epochs in (20, 40, 60)]
+    write(tmp_path, "cpg", "published", seconds={"total": 450.0}, tasks=longer)
+    assert tables.published_table(tmp_path).endswith("| 140 | 450 |  |")
     write(tmp_path, "grown", "published", jobs=4)
     write(tmp_path, "grown", "default", recipe="fast")
     lines = tables.published_table(tmp_path).splitlines()[2:]
-    assert [line.split(" | ")[-2:] for line in lines] == [["(100)", "1.0 times |"], ["450", "4.5 times |"]]
+    assert [line.split(" | ")[-3:] for line in lines] == [["40", "(100)", "1.0 times |"], ["140", "450", "4.5 times |"]]
+    write(tmp_path, "grown", "published", 1, seconds={"total": 90.0})  # alone: the one that counts
+    assert tables.published_table(tmp_path).endswith("| 140 | 450 | 5.0 times |")
+
+
+def test_published_schedules_of_a_stream_that_the_paper_has_not(tmp_path: Path) -> None:
+    write(tmp_path, "grown", "published")
+    assert "the paper" in tables.published_table(tmp_path)
+    write(tmp_path / "digits", "grown", "published", benchmark="digits")
+    assert "the paper" not in tables.published_table(tmp_path / "digits")
 
 
 def test_the_seconds_of_a_task_are_read_from_a_runs_log(tmp_path: Path) -> None:
