@@ -289,6 +289,14 @@ def test_why_it_grew(folder: Path) -> None:
     assert why({**row, "target": None}) == "there was no target"
     assert why(row, expansions=0).endswith("the settings allow no expansion")
     assert why(row, trial=False).endswith("nothing was added")
+    glance, expand = {**stage, "name": "glance", "epochs": 5, "val": 70.0}, more["stages"][1]
+    given_up = why({**row, "val": 95.0, "grew": True, "stages": [glance, expand]})
+    assert given_up == (
+        "after 5 epochs reuse was at 70.0, hopelessly below the target 91.0: "
+        "expanded once, and held-out accuracy rose to 95.0"
+    )
+    assert why({**more, "stages": [glance, expand, stage]}).startswith("reuse reached 90.0, below the target")
+    assert why({**row, "stages": [glance, {**stage, "val": 92.0}]}).endswith("no need to grow")
     assert page_findings.verdict(row, 0.0) == "missed by 1.0"
     assert page_findings.verdict(row, 1.0) == "within the margin, 1.0 below"
 
@@ -304,6 +312,13 @@ def test_what_was_not_measured_is_not_claimed() -> None:
     assert "in 1 of the 1 tasks that were expanded" in page_findings.stages([missed, tried])
     assert page_findings.stages([missed, blind]).endswith("what they gained is not known")
     assert page_findings.growth([], 1).endswith("is not known")
+    glance = {**stage, "name": "glance", "val": 70.0}
+    given_up = {**named, "val": 93.0, "grew": True, "stages": [glance, expand]}
+    assert page_findings.stages([missed, given_up]).endswith("what they gained is not known")
+    assert [page_findings.reused(row) for row in (missed, tried, given_up)] == [None, 90.0, None]
+    assert [page_findings.untried(row) for row in (missed, tried, blind, given_up)] == [False, False, True, True]
+    in_vain = {**named, "grew": False, "stages": [glance, {**expand, "val": 60.0}, stage]}
+    assert "none of the 2 tasks" in page_findings.stages([in_vain, {**in_vain, "stages": [glance, stage, expand]}])
     assert page_findings.growth([], 0) == "No later task was expanded"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,56 @@ def test_an_expansion_anew_is_the_training_of_a_task_that_expands_before_it_begi
     assert torch.equal(first_reuse, second_reuse)
     assert torch.equal(from_start, by_hand)
     assert not torch.equal(resumed, by_hand)
+
+
+def weights(learner: grown.Learner, task: str) -> torch.Tensor:
+    return torch.cat([value.flatten().float() for value in learner.extract(task).state_dict().values()])
+
+
+ANEW = {"anew": True, "target": 100.0, "expansions": 1, "growth": "open", "recipe": Recipe(epochs=4, batch=16)}
+
+
+@pytest.mark.parametrize(
+    ("more", "hopeless", "trainings"),
+    [
+        ({}, 0.0, [("glance", 2), ("expand", 4)]),
+        ({}, 100.0, [("glance", 2), ("reuse", 4), ("expand", 4)]),
+        ({}, 0.0, [("glance", 2), ("expand", 4), ("reuse", 4)]),  # where that brings nothing
+        ({"step_size": 1e-6}, 0.0, [("reuse", 4)]),  # where nothing can grow, reuse is never given up
+        ({"grow": False}, 0.0, [("reuse", 4)]),
+        ({"target": 0.0}, 0.0, [("glance", 2), ("reuse", 4)]),
+    ],
+)
+def test_reuse_that_is_hopeless_at_a_glance_is_not_trained_to_its_end(
+    more: dict[str, object], hopeless: float, trainings: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing but time depends on it: the network is the same as without a glance."""
+    real = algorithm.train
+
+    def train(stage: Stage) -> Settled:
+        settled = real(stage)
+        in_vain = stage.name == "expand" and trainings[-1][0] == "reuse"
+        return dataclasses.replace(settled, val=dataclasses.replace(settled.val, accuracy=0.0)) if in_vain else settled
+
+    monkeypatch.setattr(algorithm, "train", train)
+    found = []
+    for glance in (0.5, 0.0):
+        learner = learned(**{**ANEW, **more, "glance": glance, "hopeless": hopeless})
+        report = learner.learn(make_task("t2", noise=120.0))
+        assert learner.stage is None
+        found.append((report, weights(learner, "t2")))
+    (glanced, quickly), (_, plainly) = found
+    assert [(stage.name, stage.epochs) for stage in glanced.stages] == trainings
+    assert torch.equal(quickly, plainly)
+    assert found[0][0].val == found[1][0].val
+
+
+def test_a_first_task_is_not_glanced_at_and_what_follows_a_glance_begins_anew() -> None:
+    learner = grown.Learner(grown.models.convnet(), quick(**{**ANEW, "glance": 0.5, "hopeless": 0.0}))
+    assert "glance" not in {stage.name for stage in learner.learn(make_task("t0")).stages}
+    for lacking in ({"anew": False}, {"trial": False, "refit": True}):
+        with pytest.raises(grown.ConfigError, match="glance needs anew=True and trial=True"):
+            quick(**{**ANEW, "glance": 0.5, **lacking})
 
 
 def test_a_task_that_has_no_room_to_expand_anew_keeps_what_it_has() -> None:

@@ -225,7 +225,13 @@ def test_a_second_interrupt_stops_at_once_and_leaves_the_last_good_state(
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"mask": "gumbel"}, {"target": "best", "margin": -5.0}, {"anew": True, "start": "related", "growth": "open"}],
+    [
+        {},
+        {"mask": "gumbel"},
+        {"target": "best", "margin": -5.0},
+        {"anew": True, "start": "related", "growth": "open"},
+        {"anew": True, "glance": 0.67, "hopeless": 0.0},
+    ],
     ids=str,
 )
 def test_the_library_goes_on_too(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

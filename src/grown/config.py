@@ -91,6 +91,8 @@ class Config:
     expansions: int = 3  # how often one task may expand, at most
     trial: bool = True  # an expansion is trained before it is kept, and kept if held-out accuracy rises
     anew: bool = False  # that training begins as the task began; off: where the one before ended, as in the paper
+    glance: float = 0.0  # with anew: this share of reuse's epochs is tried first, and may show that it is hopeless
+    hopeless: float = 12.0  # which it is when it ends so many points below the target; the task then expands at once
     kernel_format: str = "fp32"  # how kernels are stored, and so what they are rounded to before a commit; or "bf16"
     width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
     shape: str = "even"  # of what is narrower than the template: all widths scaled alike; or "hidden": linear layers'
@@ -265,6 +267,13 @@ class Config:
         _above("piggyback_start", self.piggyback_start, self.piggyback_threshold)
         _above("ksm_start", self.ksm_start, 0.005)
         _within("margin", self.margin, -100.0, 100.0)
+        _within("glance", self.glance, 0.0, 0.9)
+        _within("hopeless", self.hopeless, 0.0, 100.0)
+        if self.glance and not (self.anew and self.trial):
+            raise ConfigError(
+                f"what follows a glance must not go on from it, so glance needs anew=True and trial=True, or to be 0, "
+                f"but got {self.glance}"
+            )
         if self.density is not None:
             _within("density", self.density, 0.0, 1.0)
         _within("holdout", self.holdout, 0.01, 0.9)

@@ -138,6 +138,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             max_size=1.2,
             expansions=1,
             anew=True,
+            glance=0.25,
             holdout=0.2,
             margin=1.0,
             shape="hidden",

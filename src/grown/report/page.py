@@ -111,10 +111,7 @@ def _targets(run: Run) -> str:
     drawn = why = ""
     if any(row["target"] is not None for row in rows):
         finding = findings.targets(run)
-        points = [
-            (row["name"], row["target"], row["stages"][0]["val"] if findings.tried(row) else None, row["val"])
-            for row in rows
-        ]
+        points = [(row["name"], row["target"], findings.reused(row), row["val"]) for row in rows]
         picture = plot(plots.targets, "targets", finding, points, decided)
         drawn = figures(figure(text(finding), picture), _gains(run))
         reasons = [[text(r["name"]), "yes" if r["grew"] else "no", text(findings.why(r, run))] for r in rows]
@@ -129,7 +126,7 @@ def _gains(run: Run) -> str:
     grown = [
         (row["name"], row["size_x"] - before["size_x"], findings.gain(row))
         for before, row in pairwise(rows)
-        if findings.tried(row)
+        if findings.reused(row) is not None
     ]
     if len(rows) == 1:
         return ""

@@ -71,29 +71,35 @@ def released(structure: Structure, rows: list[dict[str, Any]]) -> str:
     return f"{left:,} kernels were released, {again:,} of them trained by later tasks; {structure.free[-1]:,} are free"
 
 
-def tried(row: dict[str, Any]) -> bool:
-    """Whether an expansion after reuse was measured on held-out images; without a trial its gain is not known."""
-    stages = row["stages"]
-    later = any(stage["name"] == "expand" and stage["val"] is not None for stage in stages[1:])
-    return bool(stages) and stages[0]["name"] == "reuse" and later
+def stage_of(row: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """A task's first training of this name: "reuse" is one to its end, "glance" a short one before it."""
+    return next((stage for stage in row["stages"] if stage["name"] == name), None)
+
+
+def reused(row: dict[str, Any]) -> float | None:
+    """Held-out accuracy by reuse alone, where an expansion was measured too; else what growth gained is not known."""
+    reuse = stage_of(row, "reuse")
+    expanded = any(stage["name"] == "expand" and stage["val"] is not None for stage in row["stages"])
+    return float(reuse["val"]) if reuse is not None and expanded else None
 
 
 def untried(row: dict[str, Any]) -> bool:
-    """Whether a task grew after reuse without such a measurement."""
-    return bool(row["grew"]) and bool(row["stages"]) and row["stages"][0]["name"] == "reuse" and not tried(row)
+    """Whether a task grew beyond reuse without such a measurement."""
+    asked = stage_of(row, "reuse") or stage_of(row, "glance")
+    return bool(row["grew"]) and asked is not None and reused(row) is None
 
 
 def gain(row: dict[str, Any]) -> float:
     """Held-out points that it ended above reuse alone."""
-    first = row["stages"][0]["val"]
-    return float(row["val"] - first) if first is not None else 0.0
+    before = reused(row)
+    return float(row["val"] - before) if before is not None else 0.0
 
 
 def stages(rows: list[dict[str, Any]]) -> str:
     """What expansion did to held-out accuracy."""
-    asked = [row for row in rows if tried(row)]
+    asked = [row for row in rows if reused(row) is not None]
     if not asked and any(untried(row) for row in rows):
-        return "Expansions were not tried on held-out images, so what they gained is not known"
+        return "No expansion was compared with finished reuse on held-out images, so what they gained is not known"
     if not asked:
         names = {stage["name"] for row in rows for stage in row["stages"]}
         return "No task was expanded after reuse" if "reuse" in names else "How the loss fell in each task"
@@ -110,7 +116,7 @@ def stages(rows: list[dict[str, Any]]) -> str:
 def growth(points: list[tuple[str, float, float]], unknown: int) -> str:
     """What growth cost and brought."""
     if not points and unknown:
-        return f"{unknown} tasks grew without a trial: what that gained on held-out images is not known"
+        return f"{unknown} tasks grew without a comparison with finished reuse: what that gained is not known"
     if not points:
         return "No later task was expanded"
     cost, brought = sum(x for _, x, _ in points), sum(y for _, _, y in points)
@@ -145,13 +151,17 @@ def why(row: dict[str, Any], run: Run) -> str:
     target, done = row["target"], [stage for stage in row["stages"] if stage["val"] is not None]
     if target is None:
         return "there was no target"
-    if not done or done[0]["name"] == "expand":
+    reuse, glance = stage_of(row, "reuse"), stage_of(row, "glance")
+    if not done or (done[0]["name"] == "expand" and reuse is None):
         return "the first task starts small and grows up to the seed size"
     bar = f"the target {target:.1f}" + (f" less the margin {run.margin:g}" if run.margin else "")
-    reached = done[0]["val"]
-    if reached >= target - run.margin:
+    reached = (reuse or done[0])["val"]
+    if reuse is None and glance is not None:
+        missed = f"after {glance['epochs']} epochs reuse was at {reached:.1f}, hopelessly below {bar}"
+    elif reached >= target - run.margin:
         return f"reuse reached {reached:.1f}, not below {bar}: no need to grow"
-    missed = f"reuse reached {reached:.1f}, below {bar}"
+    else:
+        missed = f"reuse reached {reached:.1f}, below {bar}"
     if not run.config.get("grow", True):
         return f"{missed}; growth is switched off"
     trials = sum(stage["name"] == "expand" for stage in done)

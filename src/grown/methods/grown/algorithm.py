@@ -45,7 +45,8 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         # A later task opens with a selective mask on all frozen kernels, and released kernels to train: Eq. 5 and 7.
         stage = learner.open(task)
         target = learner.targets.of(stage)
-        best, expansions = train(stage), 0
+        stage, glance = _glance(stage, target)
+        best, expansions = train(stage) if glance is None else glance, 0
 
         # If current accuracy < target accuracy: grow sparsely, Eq. 8, and resume the procedure.
         while learner.config.grow and _misses(best, target, learner.config.margin):
@@ -63,6 +64,9 @@ def learn(learner: Learner, task: Task) -> TaskReport:
             if grown.val.accuracy > best.val.accuracy:
                 best, expansions = grown, stage.expansions
 
+        if best is glance:  # growth brought nothing, so reuse is all there is: to its end
+            best = train(stage := stage.anew(0))
+
         # The held-out images have decided; now they may be learned from too.
         if learner.config.refit:
             stage = stage.anew(expansions, all_data=True)
@@ -72,6 +76,23 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         report = stage.commit(best, target, remember=True)
         learner.emit("committed", task=task.name, val=report.val, target=target, grew=report.grew)
         return report
+
+
+def _glance(stage: Stage, target: float | None) -> tuple[Stage, Settled | None]:
+    """A short reuse where one is asked for, and its outcome if it is hopeless; beyond the paper.
+
+    What expands begins anew, so that nothing but time is lost when reuse is not trained to its end.
+    """
+    config = stage.learner.config
+    if not config.glance or target is None or stage.first or not config.grow or not config.expansions:
+        return stage, None
+    if not stage.has_room:
+        return stage, None
+    stage.name, stage.share = "glance", config.glance
+    settled = train(stage)
+    if settled.val.accuracy < target - config.hopeless:
+        return stage, settled
+    return stage.anew(0), None
 
 
 def _misses(settled: Settled, target: float | None, margin: float) -> bool:

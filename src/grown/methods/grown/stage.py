@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -57,6 +58,7 @@ class Stage:
         self.related: Record | None = None  # the earlier task that this one starts as
         self.rounds = 0  # times that candidates were appended
         self.expansions = 0  # of them, those that a missed target asked for
+        self.share = 1.0  # of the recipe's epochs that its trainings take
         self._opened = time.perf_counter()
         self._initializer = Initializer(learner.gains, config.seed, self.number)
         self._before = learner.widths  # the widths that earlier tasks see
@@ -103,7 +105,8 @@ class Stage:
         """The recipe of this stage's trainings: a shorter one where they only decide."""
         config = self.learner.config
         number = len(self.learner.records) + 1
-        return config.recipe_of(number) if self.all_data else config.deciding(number)
+        recipe = config.recipe_of(number) if self.all_data else config.deciding(number)
+        return dataclasses.replace(recipe, epochs=max(1, round(self.share * recipe.epochs)))
 
     def anew(self, expansions: int, *, all_data: bool = False) -> Stage:
         """The same task from its start, expanded so many times from the beginning; on all training images if asked."""
@@ -174,20 +177,31 @@ class Stage:
 
     def expand(self) -> bool:
         """Append candidate channels behind gates (Eq. 8), if the caps allow; scores and kernels go on as they are."""
-        config = self.learner.config
-        room = min(self._cap() - self._open_parameters(), config.step_size * self.learner.base_parameters)
-        if not self._append_candidates(room):
+        if not self._append_candidates(self._room()):
             return False
         self.name = "expand"
         self.expansions += 1
         return True
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the caps allow an expansion."""
+        return self._with_candidates(self._room()) is not None
+
+    def _room(self) -> float:
+        """Parameters that one expansion may add now."""
+        step = self.learner.config.step_size * self.learner.base_parameters
+        return min(self._cap() - self._open_parameters(), step)
+
+    def _with_candidates(self, room: float) -> Widths | None:
+        learner, counted = self.learner, budget.open_widths(self.network)
+        return budget.widths_with_candidates(
+            learner.channels, learner.banks, self.network.widths, counted, max(0.0, room), learner.config.shape
+        )
+
     def _append_candidates(self, room: float) -> bool:
         learner, config = self.learner, self.learner.config
-        counted = budget.open_widths(self.network)
-        wide = budget.widths_with_candidates(
-            learner.channels, learner.banks, self.network.widths, counted, max(0.0, room), config.shape
-        )
+        counted, wide = budget.open_widths(self.network), self._with_candidates(room)
         if wide is None:
             return False
         self.rounds += 1
