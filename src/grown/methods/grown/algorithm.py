@@ -45,8 +45,9 @@ def learn(learner: Learner, task: Task) -> TaskReport:
         # A later task opens with a selective mask on all frozen kernels, and released kernels to train: Eq. 5 and 7.
         stage = learner.open(task)
         target = learner.targets.of(stage)
+        # Beyond the paper, reuse is not trained to its end where a glance shows that it is hopeless.
         stage, glance = _glance(stage, target)
-        best, expansions = train(stage) if glance is None else glance, 0
+        best, expansions = glance or train(stage), 0
 
         # If current accuracy < target accuracy: grow sparsely, Eq. 8, and resume the procedure.
         while learner.config.grow and _misses(best, target, learner.config.margin):
@@ -64,7 +65,7 @@ def learn(learner: Learner, task: Task) -> TaskReport:
             if grown.val.accuracy > best.val.accuracy:
                 best, expansions = grown, stage.expansions
 
-        if best is glance:  # growth brought nothing, so reuse is all there is: to its end
+        if best is glance:  # growth brought nothing, so reuse is all there is, and goes to its end
             best = train(stage := stage.anew(0))
 
         # The held-out images have decided; now they may be learned from too.
@@ -84,9 +85,9 @@ def _glance(stage: Stage, target: float | None) -> tuple[Stage, Settled | None]:
     What expands begins anew, so that nothing but time is lost when reuse is not trained to its end.
     """
     config = stage.learner.config
-    if not config.glance or target is None or stage.first or not config.grow or not config.expansions:
+    if not config.glance or target is None or stage.first:
         return stage, None
-    if not stage.has_room:
+    if not (config.grow and config.expansions and stage.has_room):
         return stage, None
     stage.name, stage.share = "glance", config.glance
     settled = train(stage)
