@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -198,7 +199,12 @@ def test_default_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_terminal_gets_a_live_view_and_a_pipe_gets_lines(tmp_path: Path) -> None:
     with (tmp_path / "screen").open("w") as file, view_for(Console(force_terminal=True, width=100, file=file)) as view:
         assert isinstance(view, LiveView)
-        run(Request(tasks=2, epochs=2, out=tmp_path / "a"), view)
+
+        def shown(event: dict[str, Any]) -> None:
+            view(event)
+            view._live.refresh()  # else what lasts less than an eighth of a second may not be seen
+
+        run(Request(tasks=2, epochs=2, out=tmp_path / "a"), shown)
     screen = (tmp_path / "screen").read_text()
     for words in ("task", "stage", "epoch", "held-out", "size", "time left", "low (1/2)", "high (2/2)", "reuse"):
         assert words in screen
