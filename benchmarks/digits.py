@@ -8,7 +8,7 @@ cropped or flipped, and no target may be missed by anything. DIR need not hold d
 
 from __future__ import annotations
 
-from rows import Row, Table, main, settings
+from rows import Table, main, published, settings
 
 CPG = ("cpg_prune_step=0.1", "cpg_prune_epochs=0.2", "cpg_retrain_epochs=0.3")  # the preset has shorter ones
 PUBLISHED = ("--label", "published", "--recipe", "paper", *settings("crop=0", "flip=false", "margin=0", *CPG))
@@ -18,12 +18,7 @@ TABLE = Table(
     tasks=7,
     classes=10,
     shape=(1, 8, 8),
-    more=(
-        ("targets-published", Row(("--method", "scratch", *PUBLISHED))),
-        ("grown-published", Row(PUBLISHED, targets="targets-published")),
-        ("den-published", Row(("--method", "den", *PUBLISHED), targets="targets-published")),
-        ("cpg-published", Row(("--method", "cpg", *PUBLISHED), targets="targets-published")),
-    ),
+    more=published(PUBLISHED),
 )
 
 if __name__ == "__main__":

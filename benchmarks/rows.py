@@ -67,6 +67,14 @@ COMMON = {
 }
 
 
+def published(options: tuple[str, ...], cpg: tuple[str, ...] = ()) -> tuple[tuple[str, Row], ...]:
+    """GROWN, DEN and CPG at their published schedules, to compare times, and Scratch, whose run is their target."""
+    named = {"grown": (), "den": ("--method", "den"), "cpg": ("--method", "cpg", *cpg)}
+    targets = "targets-published"
+    rows = ((f"{name}-published", Row((*words, *options), targets=targets)) for name, words in named.items())
+    return ((targets, Row(("--method", "scratch", *options))), *rows)
+
+
 @dataclass(frozen=True)
 class Table:
     """One table of the README and its rows."""

@@ -6,7 +6,7 @@ python benchmarks/superclass.py --data DIR --work DIR [--rows NAME ...] [--seeds
 from __future__ import annotations
 
 from grown.bench.ablation import STEPS
-from rows import TARGETS, WHOLE, Row, Table, main, settings
+from rows import TARGETS, WHOLE, Row, Table, main, published, settings
 
 HALF = ("seed_size=0.11", "start_size=0.11")  # of VGG16's width
 SMALL = ("--label", "small", *settings("seed_size=0.0495", "start_size=0.0495", "grow=false"))
@@ -24,7 +24,6 @@ PUBLISHED = ("--label", "published", "--recipe", "paper", *VGG16, *WHOLE, *PLAIN
 # Accuracy over bytes: GROWN from a quarter of the width on, Scratch at every width with the epochs that it needs.
 SIZES = (0.0124, 0.0495, 0.11, 0.1955, 0.44, 0.8, 1.5)
 WIDTHS = (0.09, 0.125, 0.18, 0.25, 0.35, 0.5, 0.71)
-CPG = ("--method", "cpg", *PUBLISHED, *settings("max_size=0.657"))
 
 
 def _ablation(label: str) -> Row:
@@ -54,10 +53,7 @@ TABLE = Table(
         ("turns", Row((*TURNS, "--label", "turns"))),
         ("equal-turns", Row((*TURNS, "--label", "equal-bytes-turns"), bytes_of="grown")),
         ("quick", Row((*QUICK, *settings("reach=0.5", "early=0", "decide=0.05")))),
-        ("targets-published", Row(("--method", "scratch", *PUBLISHED))),
-        ("grown-published", Row(PUBLISHED, targets="targets-published")),
-        ("den-published", Row(("--method", "den", *PUBLISHED), targets="targets-published")),
-        ("cpg-published", Row(CPG, targets="targets-published")),
+        *published(PUBLISHED, cpg=settings("max_size=0.657")),
         ("equal-small", Row(("--method", "scratch", "--label", "equal-bytes-small"), bytes_of="small")),
         *((f"ablation-{on}", _ablation(label)) for on, label in enumerate(STEPS)),
         *((f"curve-grown-{size}", _sized(size)) for size in SIZES),
