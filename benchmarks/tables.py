@@ -168,6 +168,36 @@ def published_table(results: Path) -> str:
     return in_columns(rows)
 
 
+# what the overview says of each of the paper's streams: a column, and whose result
+OVERVIEW: dict[str, committed.Key] = {
+    "GROWN": ("grown", "default"),
+    "Scratch at equal bytes": ("scratch", "equal-bytes"),
+    "Scratch, full width": ("scratch", "default"),
+}
+
+
+def overview_table(results: Path) -> str:
+    """Of each of the paper's streams, GROWN and Scratch: accuracy and megabytes; and the paper's GROWN."""
+    rows = []
+    for folder, stream in STREAMS.items():
+        found = committed.read(results / folder)
+        groups = {column: found.get(key, []) for column, key in OVERVIEW.items()}
+        ours = groups["GROWN"]
+        if not ours or ours[0]["benchmark"] not in paper.ROWS:
+            continue
+        committed.check_alike(run for runs in groups.values() for run in runs)
+        told = {column: in_megabytes(runs) if runs else "" for column, runs in groups.items()}
+        rows.append({"": stream, **told, "the paper's GROWN": printed(ours[0]["benchmark"], *OVERVIEW["GROWN"])})
+    return in_columns(rows)
+
+
+def in_megabytes(runs: list[dict[str, Any]]) -> str:
+    """Accuracy over seeds, and the mean size of the saved file."""
+    committed.check_seeds(runs)
+    megabytes = statistics.mean(run["bytes"]["total"] for run in runs) / 1e6
+    return f"{spread([run['average_accuracy'] for run in runs], 2)}, {megabytes:.1f} MB"
+
+
 def epochs_of(task: dict[str, Any]) -> int:
     """Of all trainings of a task."""
     return sum(stage["epochs"] for stage in task["stages"])
@@ -293,6 +323,7 @@ KINDS: tuple[tuple[str, Callable[..., str], dict[str, Any]], ...] = (
     ("-sizes", task_table, {"what": "size_x", "digits": 2}),
 )
 TABLES: dict[str, Callable[[], str]] = {
+    "overview": partial(overview_table, RESULTS),
     "digits": lambda: stream_table(RESULTS / "digits"),
     "digits-methods": lambda: stream_table(RESULTS / "digits-methods"),
     **{

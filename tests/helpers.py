@@ -113,6 +113,7 @@ def write_result(folder: Path, method: str, label: str, seed: int = 0, **changes
         "forgetting": 0.0,
         "size_x": 0.25,
         "bytes_x": 0.375 + seed / 4,
+        "bytes": {"total": 1500000 + 1000000 * seed},
         "seconds": {"total": 100.0 + 10 * seed},
     }
     folder.mkdir(parents=True, exist_ok=True)

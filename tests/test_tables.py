@@ -132,6 +132,23 @@ def test_a_methods_page_has_every_stream_where_it_was_run_beside_grown(tmp_path:
     assert tables.method_table(tmp_path, "den") == ""
 
 
+def test_the_overview_has_a_row_for_each_of_the_papers_streams(tmp_path: Path) -> None:
+    assert tables.overview_table(tmp_path) == ""
+    for seed in (0, 1):
+        write(tmp_path / "cifar100-superclass", "grown", "default", seed)
+    write(tmp_path / "cifar100-superclass", "scratch", "equal-bytes")
+    write(tmp_path / "cifar100-superclass", "scratch", "longer", recipe="fast")  # in no column, so not in the way
+    write(tmp_path / "digits-methods", "grown", "default", benchmark="digits")
+    write(tmp_path / "miniimagenet-20", "scratch", "default", benchmark="miniimagenet-20")  # GROWN is not there yet
+    header, _, *found = tables.overview_table(tmp_path).splitlines()
+    assert header == "|  | GROWN | Scratch at equal bytes | Scratch, full width | the paper's GROWN |"
+    ours = "80.50 ± 0.71, 2.0 MB"
+    assert found == [f"| CIFAR-100 Superclass | {ours} | 80.00, 1.5 MB |  | 81.52 at 1.5x, prints 82.2 |"]
+    write(tmp_path / "cifar100-superclass", "scratch", "default", recipe="fast")
+    with pytest.raises(SystemExit, match="not comparable"):
+        tables.overview_table(tmp_path)
+
+
 def test_published_schedules_are_compared_by_time(tmp_path: Path) -> None:
     assert tables.published_table(tmp_path) == ""
     longer = [{"grew": False, "stages": [{"epochs": 100}, {"epochs": epochs}]} for epochs in (20, 40, 60)]
