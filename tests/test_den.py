@@ -328,6 +328,41 @@ def test_captured_steps_compute_the_plain_updates(monkeypatch: pytest.MonkeyPatc
     assert_same_update(found[0][1], found[1][1])
 
 
+@pytest.mark.parametrize("kind", ["branchy", "lenet", "grouped"])
+def test_channels_that_only_suit_a_device_change_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They train as zeros: the same units and the same updates, but for rounding, and zeros in the end."""
+    torch.manual_seed(0)
+    template = {"branchy": Branchy, "lenet": lambda: grown.models.backbone("lenet", 3, 0.3), "grouped": Grouped}[kind]()
+    template.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    images, recipe = (32, 32, 3) if kind == "lenet" else (8, 8, 1), Recipe(epochs=2, batch=8, rate=0.01)
+    settings: dict[str, object] = {"den_loss": ALWAYS, "den_split": ALWAYS, "den_group": 1e-9, "den_units": 3}
+    made = method("den")(template, quick(recipe=recipe, **settings))
+    first, task = (make_task(f"t{number}", shape=images, each=8, seed=number) for number in range(2))
+    made.learn(first)
+    found, beyond, gather = [], [], Shape.gather
+
+    def watched(shape: Shape, state: Weights, widths: tuple[int, ...], sources: list[Tensor]) -> Weights:
+        if widths != course.widths:  # a training ended, and what is not the network's own is left out
+            new = [torch.arange(width) >= own for width, own in zip(widths, course.widths, strict=True)]
+            for name, kernels in shape.kernels(state).items():
+                rows, columns = shape.spread(shape.banks[name], new)
+                beyond.append(kernels[rows[:, None] | columns])
+        return gather(shape, state, widths, sources)
+
+    monkeypatch.setattr(Shape, "gather", watched)
+    for multiple in (1, 8):
+        made.config = made.config.replace(width_multiple=multiple)
+        course = Course(made, task, task.train, task.test, recipe)
+        course.run()
+        found.append((course.widths, course.now))
+        assert (multiple == 8) == (len(beyond) > 0)
+    assert [stage.name for stage in course.stages] == ["select", "retrain", "expand", "split"]
+    assert found[0][0] == found[1][0]
+    assert_same_update(found[0][1], found[1][1])
+    assert sum(values.numel() for values in beyond) > 0
+    assert not any(bool(values.any()) for values in beyond)
+
+
 @pytest.mark.parametrize(
     ("widths", "words"),
     [

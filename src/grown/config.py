@@ -94,7 +94,7 @@ class Config:
     glance: float = 0.0  # with anew: this share of reuse's epochs is tried first, and may show that it is hopeless
     hopeless: float = 12.0  # which it is when it ends so many points below the target; the task then expands at once
     kernel_format: str = "fp32"  # how kernels are stored, and so what they are rounded to before a commit; or "bf16"
-    width_multiple: int = 1  # channels come in units of so many; 8 suits a GPU's matrix units
+    width_multiple: int = 1  # channels come (DEN's: train) in units of so many; 8 suits a GPU's matrix units
     shape: str = "even"  # of what is narrower than the template: all widths scaled alike; or "hidden": linear layers'
 
     # which parts are on: the paper's ablation

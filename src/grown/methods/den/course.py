@@ -81,7 +81,8 @@ class Course:
         """Train that sub-network, held to where it was; a step is never larger than the way back."""
         config = self.method.config
         drift = min(config.den_drift, 0.5 / self.recipe.rate)
-        anchors = {name: kernels.to(config.device) for name, kernels in self.shape.kernels(self.before).items()}
+        before = self.shape.widen(self.before, self.settled, self._room)
+        anchors = {name: kernels.to(config.device) for name, kernels in self.shape.kernels(before).items()}
 
         def penalty(network: nn.Module) -> Tensor:
             kernels = self.shape.kernels(_weights(network, self.shape))
@@ -102,11 +103,11 @@ class Course:
         state = self.shape.widen(self.now, self.widths, wide)
         self._draw(state, wide)
         self.now, self.widths = state, wide
-        free = self._new()
+        free, room = self._new(), self._room
         sparsity = self._sparsity(free)
 
         def penalty(network: nn.Module) -> Tensor:
-            lengths = units.incoming(self.shape, self.shape.kernels(_weights(network, self.shape)), wide)
+            lengths = units.incoming(self.shape, self.shape.kernels(_weights(network, self.shape)), room)
             new = [length[start:].sum() for length, start in zip(lengths, self.settled, strict=True)]
             return sparsity(network) + config.den_group * torch.stack(new).sum()
 
@@ -127,6 +128,25 @@ class Course:
 
     def _kernels(self) -> Weights:
         return self.shape.kernels(self.now)
+
+    @property
+    def _room(self) -> Widths:
+        """The widths in which a network trains: multiples that suit a device, where what is beyond its own stays zero.
+
+        Nothing reads these channels and nothing feeds them, so that they have no gradients, and no penalty either.
+        """
+        groups, multiple = self.shape.channels.groups, self.method.config.width_multiple
+        steps = [math.lcm(group.quantum, multiple) if group.silent and not group.fixed else 1 for group in groups]
+        return tuple(math.ceil(width / step) * step for width, step in zip(self.widths, steps, strict=True))
+
+    def _in_room(self, free: Free) -> Free:
+        """Flags by kernel in these widths; what is beyond the network's own does not learn."""
+        found = {}
+        for name, flags in free.items():
+            rows, columns = self.shape.banks[name].view(self._room, self.widths)
+            found[name] = flags.new_zeros(self.shape.banks[name].extent(self._room))
+            found[name][rows[:, None], columns] = flags
+        return found
 
     def _new(self) -> Free:
         """Kernels that a new unit makes or reads."""
@@ -155,7 +175,10 @@ class Course:
     def _sparsity(self, free: Free) -> Penalty:
         """L1 on all that learns."""
         strength, device = self.method.config.den_sparsity, self.method.config.device
-        weigh = {name: _over(flags, self._kernels()[name]).to(device, torch.float32) for name, flags in free.items()}
+        kernels = self._kernels()
+        weigh = {
+            name: _over(flags, kernels[name]).to(device, torch.float32) for name, flags in self._in_room(free).items()
+        }
 
         def penalty(network: nn.Module) -> Tensor:
             kernels = self.shape.kernels(_weights(network, self.shape))
@@ -174,11 +197,13 @@ class Course:
         """Train the free kernels, and all that is the task's own; then cut what the penalty left at nearly nothing."""
         began, method, config = time.perf_counter(), self.method, self.method.config
         recipe = dataclasses.replace(self.recipe, epochs=max(1, round(SHARES[name] * self.recipe.epochs)))
-        network = self.shape.network(self.now, self.widths).to(config.device).train().requires_grad_(True)
-        for layer, kernels in self._kernels().items():
+        room, learns = self._room, self._in_room(free)
+        state = self.shape.widen(self.now, self.widths, room)
+        network = self.shape.network(state, room).to(config.device).train().requires_grad_(True)
+        for layer, kernels in self.shape.kernels(state).items():
             if name != "train":
-                flags = free.get(layer, torch.zeros(kernels.shape[:2], dtype=torch.bool))
-                spread = _over(flags, kernels).expand_as(kernels).reshape(self.now[f"{layer}.weight"].shape)
+                flags = learns.get(layer, torch.zeros(kernels.shape[:2], dtype=torch.bool))
+                spread = _over(flags, kernels).expand_as(kernels).reshape(state[f"{layer}.weight"].shape)
                 held = network.get_parameter(f"{layer}.weight").detach().clone()
                 attach(network, f"{layer}.weight", Kernels(None, spread.contiguous().to(config.device), held))
         if prepare is not None:
@@ -189,8 +214,8 @@ class Course:
         )
         method._fit([self.training], [Guard(penalty=lambda: penalty(network))])
         detach(network, [f"{layer}.weight" for layer in self._kernels()])
-        self.now = self._cut(values_of(network), free)
-        self._take(self.now, self.widths)
+        own = [torch.arange(width) for width in self.widths]
+        self._take(self._cut(self.shape.gather(values_of(network), room, own), free), self.widths)
         self.stages.append(StageReport(name, recipe.epochs, None, time.perf_counter() - began))
 
     def _cut(self, state: Weights, free: Free) -> Weights:
