@@ -58,6 +58,7 @@ NAMES = {
         }.items()
     },
     ("grow", "equal-bytes"): "Grow at GROWN's bytes",
+    ("pnn", "equal-bytes"): "PNN at GROWN's bytes",
     ("grown", "ablation:grow-only"): "GROWN's growth alone",
     ("grown", "ablation:+select"): "+ selective mask",
     ("grown", "ablation:+sparse"): "+ sparse growth",
