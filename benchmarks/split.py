@@ -29,9 +29,7 @@ PARITY = Table(
 )
 # As on the other benchmarks the first task of every method trains longer there, and on rotation labels.
 LONGER = settings("early=1", "early_turns=true", "early_epochs=6")
-BEST = replace(
-    PARITY, name="cifar100-split-best", more=(("grow", GROW),), options=("--recipe", "split-best", *LONGER)
-)
+BEST = replace(PARITY, name="cifar100-split-best", more=(("grow", GROW),), options=("--recipe", "split-best", *LONGER))
 TABLES = {"parity": PARITY, "best": BEST}
 
 if __name__ == "__main__":
