@@ -50,51 +50,57 @@ def tasks(count: int) -> list[grown.Task]:
 
 def test_a_gate_opens_by_chance_with_a_slope_that_rises_with_its_use() -> None:
     stage = opened(grow_beta=100.0)
-    network, name = stage.network, next(iter(stage.network.gates))
-    scores, count = network.gates[name], len(network.gates[name])
-    assert torch.equal(scores, torch.zeros(count))  # none is decided yet
+    network = stage.network
+    count = len(network.gate_scores())
+    assert torch.equal(network.gate_scores(), torch.zeros(count))  # none is decided yet
     assert network.span == 2 * (len(stage.fit) // 16)
+    start = torch.linspace(-0.05, 0.05, count)
     with torch.no_grad():
-        scores.copy_(torch.linspace(-0.05, 0.05, count))
-        network.used(name).copy_(torch.linspace(0, 2 * network.span, count))
-    for one, s in enumerate(scores.tolist()):
-        share = min(1.0, float(network.used(name)[one]) / network.span)
+        for scores, mine in zip(network.gates.values(), network.by_group(start), strict=True):
+            scores.copy_(mine)
+        network.used.copy_(torch.linspace(0, 2 * network.span, count))
+    for one, s in enumerate(start.tolist()):
+        share = min(1.0, float(network.used[one]) / network.span)
         by_hand = 1 / (1 + math.exp(-(100.0**share) * s))
-        assert float(network.openness(name)[one].detach()) == pytest.approx(by_hand, rel=1e-4)
-    gate = network._drawn(name, scores)
-    assert set(gate.tolist()) <= {0.0, 1.0}
-    gate.sum().backward()
-    p = network.openness(name).detach()  # of the next step: only a count of those that were drawn moved
-    assert bool((scores.grad != 0).all())
-    fresh = (network.used(name) == 0).nonzero().flatten()
-    assert torch.allclose(scores.grad[fresh], p[fresh] * (1 - p[fresh]), atol=1e-6)  # straight through, at beta 1
+        assert float(network.openness()[one].detach()) == pytest.approx(by_hand, rel=1e-4)
+    gates = network._drawn()
+    assert set(gates.tolist()) <= {0.0, 1.0}
+    gates.sum().backward()
+    found = torch.cat([scores.grad for scores in network.gates.values()])
+    p = network.openness().detach()  # of the next step: only a count of those that were drawn moved
+    assert bool((found != 0).all())
+    fresh = (network.used == 0).nonzero().flatten()
+    assert torch.allclose(found[fresh], p[fresh] * (1 - p[fresh]), atol=1e-6)  # straight through, at beta 1
 
 
 def test_draws_follow_their_probability_and_are_counted() -> None:
     torch.manual_seed(1)
     stage = opened(grow_beta=1.0)  # the slope stays
-    network, name = stage.network, next(iter(stage.network.gates))
+    network = stage.network
+    start = torch.linspace(-2, 2, len(network.gate_scores()))
     with torch.no_grad():
-        network.gates[name].copy_(torch.linspace(-2, 2, len(network.gates[name])))
-    seen = torch.stack([network._drawn(name, network.gates[name]).detach() for _ in range(2000)])
-    assert torch.allclose(seen.mean(0), torch.sigmoid(network.gates[name]).detach(), atol=0.05)
-    assert torch.equal(network.used(name), seen.sum(0))
+        for scores, mine in zip(network.gates.values(), network.by_group(start), strict=True):
+            scores.copy_(mine)
+    seen = torch.stack([network._drawn().detach() for _ in range(2000)])
+    assert torch.allclose(seen.mean(0), torch.sigmoid(start), atol=0.05)
+    assert torch.equal(network.used, seen.sum(0))
     network.eval()
-    assert torch.equal(network._drawn(name, network.gates[name]) > 0, network.gates[name] > 0)
-    assert torch.equal(network.used(name), seen.sum(0))
+    assert torch.equal(network._drawn() > 0, start > 0)
+    assert torch.equal(network.used, seen.sum(0))
 
 
 def test_candidates_that_come_later_keep_the_counts_of_those_before() -> None:
     stage = opened()
-    network, name = stage.network, next(iter(stage.network.gates))
+    network = stage.network
+    before = [len(scores) for scores in network.gates.values()]
     with torch.no_grad():
-        network.used(name).fill_(3.0)
-    before = len(network.used(name))
-    with torch.no_grad():
-        network.gates[name][0] = 1.0
+        network.used.copy_(torch.arange(1.0, 1 + sum(before)))
+        next(iter(network.gates.values()))[0] = 1.0
+    counts = [mine.tolist() for mine in network.by_group(network.used)]
     assert stage.expand()
-    assert network.used(name).tolist() == [3.0] * before + [0.0] * (len(network.gates[name]) - before)
-    assert len(network.gates[name]) > before
+    assert any(len(scores) > count for scores, count in zip(network.gates.values(), before, strict=False))
+    for mine, scores, known in zip(network.by_group(network.used), network.gates.values(), counts, strict=False):
+        assert mine.tolist() == known + [0.0] * (len(scores) - len(known))
 
 
 def test_the_penalty_is_the_gap_to_the_budget_times_the_expected_size() -> None:
@@ -104,26 +110,23 @@ def test_the_penalty_is_the_gap_to_the_budget_times_the_expected_size() -> None:
     with torch.no_grad():
         for scores in network.gates.values():
             scores.uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
-    expected = sum(
-        stage._prices[int(name)] * float(1 / (1 + math.exp(-s)))
-        for name, scores in network.gates.items()
-        for s in scores.tolist()
-    )
+    scores, prices = network.gate_scores().tolist(), stage._prices.tolist()
+    expected = sum(price / (1 + math.exp(-s)) for s, price in zip(scores, prices, strict=True))
     penalty = stage.penalty()
     assert float(penalty.detach()) == pytest.approx(0.7 * (expected - 1) * expected, rel=1e-4)
     penalty.backward()
-    name, scores = next(iter(network.gates.items()))
-    p = torch.sigmoid(scores.detach())
-    slope = 0.7 * (expected - 1) * stage._prices[int(name)] * p * (1 - p)  # none through the gap
-    assert torch.allclose(scores.grad, slope, rtol=1e-3, atol=1e-9)
+    p = torch.sigmoid(network.gate_scores().detach())
+    slope = 0.7 * (expected - 1) * stage._prices * p * (1 - p)  # none through the gap
+    found = torch.cat([scores.grad for scores in network.gates.values()])
+    assert torch.allclose(found, slope, rtol=1e-3, atol=1e-9)
     # All that the budget pays for, open together, costs the budget: the prices are right on the whole.
     paid = budget.widths_with_candidates(learner.channels, learner.banks, network.settled, network.settled, room)
     assert paid is not None
     added = [(p - s) for p, s in zip(paid, network.settled, strict=True)]
     cost = budget.parameters(learner.banks, paid) - budget.parameters(learner.banks, network.settled)
-    assert sum(n * price for n, price in zip(added, stage._prices, strict=True)) == pytest.approx(cost / room, rel=0.1)
     offered = [len(scores) for scores in network.gates.values()]
     assert offered == [2 * n for n in added if n]
+    assert float(stage._prices.sum()) / 2 == pytest.approx(cost / room, rel=0.1)
 
 
 @pytest.mark.parametrize("start", [-0.3, 0.3])
@@ -135,7 +138,7 @@ def test_the_penalty_draws_the_network_to_its_budget_from_both_sides(start: floa
             scores.fill_(start).add_(0.2 * torch.randn(len(scores), generator=torch.Generator().manual_seed(0)))
     optimizer = torch.optim.Adam(network.gates.values(), lr=0.01)
     for _ in range(400):
-        network._opening()
+        network.opening()
         optimizer.zero_grad()
         stage.penalty().backward()
         optimizer.step()
@@ -269,7 +272,7 @@ def test_a_captured_step_computes_the_plain_update() -> None:
         torch.manual_seed(0)
         kind(work).epoch(1)
         found.append(stage.network.state_dict())
-    assert any(bool(value.any()) for key, value in found[0].items() if key.startswith("used_"))
+    assert any(bool(value.any()) for key, value in found[0].items() if key == "used")
     for key, value in found[0].items():
         assert torch.allclose(value.float(), found[1][key].float(), rtol=1e-3, atol=1e-5), key
 

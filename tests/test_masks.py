@@ -154,6 +154,34 @@ def test_expected_l0_is_weighted_by_parameters() -> None:
         assert grads[other] / grads[first] == pytest.approx(costs[other] / costs[first], rel=1e-4)
 
 
+def test_the_growth_penalty_is_the_same_group_by_group_and_at_once() -> None:
+    learner = grown.Learner(Branchy(), quick(growth="open"))
+    network = learner.open(make_task("t")).network
+    costs = budget.channel_costs(learner.channels, learner.banks, network.settled)
+    prices = budget.prices(network, costs, 1000.0)
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for scores in network.gates.values():
+            scores.uniform_(-1, 1, generator=draw)
+    scores = network.gate_scores().detach()
+    shares = torch.sigmoid(scores).requires_grad_()
+    found = []
+    for way in (budget._by_group(network, prices, shares), budget._at_once(prices, shares)):
+        found.append([way.detach(), *torch.autograd.grad(way, shares)])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5)
+    costly = [costs[int(name)] / 1000 for name, mine in network.gates.items() for _ in mine]
+    open_, expected = (
+        sum(price * share for price, share in zip(costly, values.tolist(), strict=True))
+        for values in (scores > 0, torch.sigmoid(scores))
+    )
+    assert len(network.gates) > 1
+    assert float(found[0][0]) == pytest.approx(expected, rel=1e-5)
+    assert float(budget.growth_penalty(network, prices, 0.3).detach()) == pytest.approx(
+        0.3 * open_ * expected, rel=1e-5
+    )
+
+
 def test_the_density_penalty_reaches_its_target() -> None:
     task = make_task("t", each=24)
     recipe = grown.Recipe(epochs=8, batch=16, score_rate=0.05)

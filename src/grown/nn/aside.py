@@ -34,12 +34,19 @@ def is_on() -> bool:
     return _side.get() is not None
 
 
-def run(make: Callable[[], Tensor], gate: Tensor | None) -> Tensor:
-    """Make a layer's kernels on the side stream, for which the main stream waits; a gate comes from the main one."""
+def follow(*tensors: Tensor) -> None:
+    """Let the side stream wait for what the main one has made so far, of which it reads these; nothing without one."""
+    side = _side.get()
+    if side is None:
+        return
+    side.wait_stream(torch.cuda.current_stream())
+    for tensor in tensors:
+        tensor.record_stream(side)
+
+
+def run(make: Callable[[], Tensor]) -> Tensor:
+    """Make a layer's kernels on the side stream, for which the main stream waits; it reads what it followed."""
     side, main = _side.get(), torch.cuda.current_stream()
-    if gate is not None:
-        side.wait_stream(main)
-        gate.record_stream(side)
     with torch.cuda.stream(side):
         made = make()
     main.wait_stream(side)

@@ -22,7 +22,7 @@ class GateLog:
         self._network = network
         self._passes: list[dict[int, Tensor]] = []  # by group: a row for each pass
         self.last: dict[int, Tensor] = {}  # the states that the next flips are counted from
-        self._table: dict[int, Tensor] | None = None
+        self._table: Tensor | None = None  # steps by candidates, group by group
 
     def start(self, group: int, states: Tensor) -> None:
         """What the flips of a group count from."""
@@ -35,23 +35,25 @@ class GateLog:
             states = self._network.open_candidates()
             self._passes.append({group: mine.unsqueeze(0) for group, mine in states.items()})
 
+    @torch.no_grad()
     def begin(self, steps: int) -> None:
         """From now on a captured step writes a table of so many rows."""
-        self._table = {
-            group: torch.zeros((steps, len(states)), dtype=torch.bool, device=states.device)
-            for group, states in self._network.open_candidates().items()
-        }
+        if self._network.gates:
+            scores = self._network.gate_scores()
+            self._table = torch.zeros((steps, len(scores)), dtype=torch.bool, device=scores.device)
 
     @torch.no_grad()
     def write(self, step: Tensor) -> None:
         """Write one row of the table."""
-        for group, states in self._network.open_candidates().items():
-            (self._table or {})[group].index_copy_(0, step, states.unsqueeze(0))
+        if self._table is not None:
+            self._table.index_copy_(0, step, (self._network.gate_scores() > 0).unsqueeze(0))
 
     def end(self) -> None:
         """Take the table over; once an epoch."""
-        if self._table:
-            self._passes.append(_fetched(self._table))
+        if self._table is not None:
+            whole = self._table.cpu()
+            rows = torch.split(whole, [len(scores) for scores in self._network.gates.values()], dim=1)
+            self._passes.append(dict(zip(map(int, self._network.gates), rows, strict=True)))
 
     def take(self) -> list[dict[str, Any]]:
         """Every flip since the last call: pass, group, candidates opened, candidates closed."""
@@ -78,10 +80,3 @@ class GateLog:
     def release(self) -> None:
         """Passes note their states again."""
         self._table = None
-
-
-def _fetched(tables: dict[int, Tensor]) -> dict[int, Tensor]:
-    """The same on the CPU, in one transfer."""
-    widths = [table.shape[1] for table in tables.values()]
-    whole = torch.cat(list(tables.values()), dim=1).cpu()
-    return dict(zip(tables, torch.split(whole, widths, dim=1), strict=True))

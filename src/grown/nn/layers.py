@@ -117,7 +117,7 @@ class MaskedLayer(nn.Module):
                 )
                 return fast
 
-            return aside.run(make, gate) if aside.is_on() else make()
+            return aside.run(make) if aside.is_on() else make()
         mask = self.mask() if gate is None else self.mask() * gate
         share = None if self.all_trainable else self.share
         return masks.masked_kernels(self.frozen, self.weight, mask, share)
@@ -127,7 +127,7 @@ class MaskedLayer(nn.Module):
         weight = cast(Tensor, self.weight)
         if not aside.is_on() or not torch.is_autocast_enabled("cuda"):
             return weight
-        return aside.run(lambda: weight.to(accelerate.conv_precision()), None)
+        return aside.run(lambda: weight.to(accelerate.conv_precision()))
 
     def _fusable(self) -> Any:
         """The fused kernels, where they compute the same as the reference: hard masks, kernels laid channels-last."""

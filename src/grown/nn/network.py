@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from grown.nn import axes, fusing, masks
+from grown.nn import aside, axes, fusing, masks
 from grown.nn.axes import Widths
 from grown.nn.bank import Bank
 from grown.nn.gate_log import GateLog
 from grown.nn.graph import BANKED, NORMS, Graph, Node
-from grown.nn.groups import Axis, Channels
+from grown.nn.groups import Axis, Channels, Group
 from grown.nn.initial import Initializer
 from grown.nn.layers import Head, MaskedLayer, MaskSettings, widen_norm
 from grown.nn.plain import CALLS, make_norm, make_plain
@@ -97,15 +98,14 @@ class GrowingNetwork(nn.Module):
         return {node.name: cast(MaskedLayer, self.layer(node.name)) for node in self.graph.banked()}
 
     def forward(self, x: Tensor) -> Tensor:
-        opening = self._opening()
+        gates = self._layer_gates()
         values = {self.graph.nodes[0].name: x}
         done: dict[str, str] = {}  # what ran together with a norm, and where its value is
         for node, key, inputs, finished in self._plan:
             if node.name in done:
                 values[node.name] = values[done[node.name]]
             elif node.op in BANKED:
-                gate = None if node.attrs.get("depthwise") else self._gate(self._reads(node), opening)
-                values[node.name] = self.layers[key](values[inputs[0]], gate)
+                values[node.name] = self.layers[key](values[inputs[0]], gates.get(node.name))
             elif node.op == "add":
                 values[node.name] = reduce(operator.add, [values[source] for source in inputs])
             elif node.op == "cat":
@@ -114,8 +114,7 @@ class GrowingNetwork(nn.Module):
                 keep = bool(node.attrs["keepdim"])
                 values[node.name] = values[inputs[0]].mean((2, 3), keepdim=keep)
             elif node.op == "lrn":
-                gate = self._gate(self.channels.output[node.name], opening)
-                values[node.name] = fusing.lrn(values[inputs[0]], self.layers[key], gate)
+                values[node.name] = fusing.lrn(values[inputs[0]], self.layers[key], gates.get(node.name))
             elif node.name in self._together:
                 behind = self._together[node.name]
                 added = None if behind.other is None else values[behind.other]
@@ -133,31 +132,72 @@ class GrowingNetwork(nn.Module):
             for source in finished:
                 del values[source]
         head = self.graph.head
-        logits: Tensor = self.head(values[head.inputs[0]], self._gate(self._reads(head), opening))
+        logits: Tensor = self.head(values[head.inputs[0]], gates.get(head.name))
         return logits
 
     # --- gates on candidate channels -------------------------------------------------------------------------------
 
-    def _opening(self) -> dict[int, Tensor]:
-        """For each group with candidates, a gate (0 or 1) per channel; settled channels are always open."""
-        opening = {}
-        for name, scores in self.gates.items():
-            group = int(name)
-            hard = self._drawn(name, scores).repeat_interleave(self.channels.groups[group].unit)
-            opening[group] = torch.cat([hard.new_ones(self.settled[group]), hard])
-        if self.training and opening:
+    def _layer_gates(self) -> dict[str, Tensor]:
+        """For each layer that a group with candidates goes through, a gate (0 or 1) per channel."""
+        opening = self.opening()
+        gates = {}
+        for node in (*self.graph.nodes[1:-1], self.graph.head) if opening else ():
+            if (axis := self._gated_axis(node)) is not None and any(group in opening for group in axis.groups):
+                gates[node.name] = self._gate(axis, opening)
+        if gates:
+            aside.follow(*gates.values())
+        return gates
+
+    def _gated_axis(self, node: Node) -> Axis | None:
+        """The channels that a node needs to know open ones of: what kernels read, what a local norm sums over."""
+        if node.op == "lrn":
+            return self.channels.output[node.name]
+        reads = node is self.graph.head or (node.op in BANKED and not node.attrs.get("depthwise"))
+        return self._reads(node) if reads else None
+
+    def opening(self) -> dict[int, Tensor]:
+        """For each group with candidates, a gate (0 or 1) per channel; settled channels are always open.
+
+        All groups together, since each kernel that a GPU starts costs as much as the little that it has to do here.
+        """
+        if not self.gates:
+            return {}
+        groups = [self.channels.groups[int(name)] for name in self.gates]
+        always = self.head.weight.new_ones(max(self.settled[group.index] for group in groups))
+        parts: list[Tensor] = []
+        for group, drawn in zip(groups, self._over_units(self._drawn(), groups), strict=True):
+            parts += [always[: self.settled[group.index]], drawn]
+        if self.training:
             self.gate_log.note()
-        return opening
+        each = torch.split(torch.cat(parts), [self.widths[group.index] for group in groups])
+        return {group.index: gate for group, gate in zip(groups, each, strict=True)}
 
-    def _drawn(self, name: str, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """A gate (0 or 1) for each candidate of the group of this name."""
+    def _over_units(self, drawn: Tensor, groups: list[Group]) -> Sequence[Tensor]:
+        """For each group what was drawn for its candidates, for every channel of each."""
+        if len({group.unit for group in groups}) > 1:
+            each = zip(self.by_group(drawn), groups, strict=True)
+            return [gates.repeat_interleave(group.unit) for gates, group in each]
+        unit = groups[0].unit
+        counts = [len(scores) * unit for scores in self.gates.values()]
+        return torch.split(drawn if unit == 1 else drawn.repeat_interleave(unit), counts)
+
+    def gate_scores(self) -> Tensor:
+        """The scores of all candidates, group by group."""
+        return torch.cat(list(self.gates.values()))
+
+    def by_group(self, values: Tensor) -> tuple[Tensor, ...]:
+        """What there is for each candidate, in the order of `gate_scores`, for each group with candidates."""
+        return torch.split(values, [len(scores) for scores in self.gates.values()])
+
+    def _drawn(self) -> Tensor:
+        """A gate (0 or 1) for each candidate, group by group."""
         if self.settings.kind == "gumbel":
-            return masks.gumbel_mask(scores, self.settings.noise, self.training)
-        return masks.hard_mask(scores)
+            return masks.gumbel_mask(self.gate_scores(), self.settings.noise, self.training)
+        return masks.hard_mask(self.gate_scores())
 
-    def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor | None:
-        if not any(group in opening for group in axis.groups):
-            return None
+    def _gate(self, axis: Axis, opening: dict[int, Tensor]) -> Tensor:
+        if len(axis.groups) == 1:
+            return opening[axis.groups[0]]
         some = next(iter(opening.values()))
         return torch.cat(
             [opening[group] if group in opening else some.new_ones(self.widths[group]) for group in axis.groups]

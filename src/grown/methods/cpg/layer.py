@@ -31,7 +31,7 @@ class ElementLayer(MaskedLayer):
         """The masked weights as the layer's operation takes them."""
         weight = super().effective(gate)
         # Where weight gradients run on a side stream, all that they go through on their way back must run there too.
-        return aside.run(lambda: self._as_read(weight), None) if aside.is_on() else self._as_read(weight)
+        return aside.run(lambda: self._as_read(weight)) if aside.is_on() else self._as_read(weight)
 
     def _as_read(self, weight: Tensor) -> Tensor:
         """In the operation's shape."""

@@ -19,33 +19,30 @@ class ContinuousNetwork(GrowingNetwork):
 
     slope = 1.0
     span = 1
+    used: Tensor  # for each candidate, group by group, in how many steps it was open
 
-    def used(self, name: str) -> Tensor:
-        """For each candidate of a group, in how many steps it was open."""
-        return self.get_buffer(f"used_{name}")
-
-    def openness(self, name: str) -> Tensor:
-        """sigma(beta s) of each candidate of a group."""
+    def openness(self) -> Tensor:
+        """sigma(beta s) of each candidate."""
         with torch.no_grad():
-            beta = self.slope ** (self.used(name) / self.span).clamp_max(1.0)
-        return torch.sigmoid(beta * self.gates[name])
+            beta = self.slope ** (self.used / self.span).clamp_max(1.0)
+        return torch.sigmoid(beta * self.gate_scores())
 
-    def _drawn(self, name: str, scores: Tensor) -> Tensor:
+    def _drawn(self) -> Tensor:
         if not self.training:
+            scores = self.gate_scores()
             return (scores > 0).to(scores.dtype)
-        p = self.openness(name)
+        p = self.openness()
         with torch.no_grad():
             drawn = (torch.rand_like(p) < p).to(p.dtype)
-            self.used(name).add_(drawn)
+            self.used.add_(drawn)
         return drawn + (p - p.detach())  # in this order the sum is exactly 0 or 1
 
     @torch.no_grad()
     def widen(self, widths: Widths, gate_start: float, initializer: Initializer, round_: int) -> None:
         """Append candidate channels up to these widths, which were not in use yet."""
+        before = dict(zip(self.gates, self.by_group(self.used), strict=True)) if self.gates else {}
         super().widen(widths, gate_start, initializer, round_)
-        for name, scores in self.gates.items():
-            counts = torch.zeros_like(scores)
-            if f"used_{name}" in self._buffers:
-                before = self.used(name)
-                counts[: len(before)] = before
-            self.register_buffer(f"used_{name}", counts)
+        counts = {name: torch.zeros_like(scores) for name, scores in self.gates.items()}
+        for name, mine in before.items():
+            counts[name][: len(mine)] = mine
+        self.register_buffer("used", torch.cat(list(counts.values())) if counts else None)

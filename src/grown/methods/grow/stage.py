@@ -56,7 +56,8 @@ class GrowStage(Stage):
         network.span = self.recipe.epochs * steps_of(self.fit, self.recipe)
         # What a channel costs grows with the channels beside it: the mean between none of them and all.
         ends = [budget.channel_costs(learner.channels, learner.banks, widths) for widths in (counted, paid)]
-        self._prices = [(low + high) / 2 / room for low, high in zip(*ends, strict=True)]
+        means = [(low + high) / 2 for low, high in zip(*ends, strict=True)]
+        self._prices = budget.prices(network, means, room)
         return True
 
     def _offered(self, counted: Widths, paid: Widths) -> Widths:
@@ -72,7 +73,7 @@ class GrowStage(Stage):
 
         Beyond the budget it closes channels, below it opens them.
         """
-        expected = self.network.head.weight.new_zeros(())
-        for name in self.network.gates:
-            expected = expected + self._prices[int(name)] * self.network.openness(name).sum()
+        if not self.network.gates:
+            return self.network.head.weight.new_zeros(())
+        expected = budget.total(self.network, self._prices, self.network.openness())
         return self.learner.config.grow_weight * (expected.detach() - 1.0) * expected

@@ -140,7 +140,7 @@ class Stage:
         config = self.learner.config
         total = self.network.head.weight.new_zeros(())
         if self.network.gates:
-            total = total + budget.growth_penalty(self.network, self._costs, self._budget, config.growth_weight)
+            total = total + budget.growth_penalty(self.network, self._prices, config.growth_weight)
         if config.density is not None and config.sparse:
             total = total + budget.density_penalty(self.network, config.density, config.density_weight)
         return total
@@ -210,8 +210,9 @@ class Stage:
         self.network.widen(wide, start if config.growth == "open" else -start, self._initializer, self.rounds)
         if self.related is not None:
             quieten(self, self.related, before)
-        self._costs = budget.channel_costs(learner.channels, learner.banks, counted)
-        self._budget = max(1.0, self._cap() - budget.parameters(learner.banks, self.network.settled))
+        costs = budget.channel_costs(learner.channels, learner.banks, counted)
+        whole = max(1.0, self._cap() - budget.parameters(learner.banks, self.network.settled))
+        self._prices = budget.prices(self.network, costs, whole)
         return True
 
     @property
