@@ -7,6 +7,9 @@ and of the settings, and beside them `backbone`, `width` (not GROWN), `tasks` (t
 `grow`: the numbers of the tasks that expand before they train, so that what growth brings is seen without what decides
 on it (`max_size` is far away unless a variant sets it; a task that finds no room does not expand). A fifth of each
 task's training images is held out; its accuracy, averaged over the tasks, is the result.
+
+With `--whole` a variant is run as `grown run` does it, with targets and growth, on tasks without that fifth, which is
+then read as test images are; its `seeds` (a list; [0]) are averaged.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import dataclasses
 import json
 import math
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ import torch
 
 import grown
 from grown.bench.presets import BENCHMARKS, RECIPES, Benchmark
-from grown.bench.runner import CONFIG_FIELDS, RECIPE_FIELDS, Request, make_template, read_tasks
+from grown.bench.runner import CONFIG_FIELDS, RECIPE_FIELDS, Request, make_template, read_tasks, run
 from grown.config import Config
 from grown.methods.grown import algorithm
 
@@ -35,9 +39,14 @@ HOLDOUT = 0.2
 class Setting:
     """What all variants have in common."""
 
-    preset: Benchmark
+    benchmark: str
     recipe: str
     device: str
+
+    @property
+    def preset(self) -> Benchmark:
+        """The benchmark's own settings."""
+        return BENCHMARKS[self.benchmark]
 
 
 def configure(variant: dict[str, Any], setting: Setting) -> Config:
@@ -95,6 +104,30 @@ def chain(variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) ->
     return {"val": found, "loss": list(losses.values()), "related": related, **_size(learner)}
 
 
+def whole(name: str, variant: dict[str, Any], tasks: list[grown.Task], setting: Setting) -> dict[str, Any]:
+    """Runs as `grown run` makes them, on tasks whose test images are held-out ones."""
+    seeds, backbone, width = variant.pop("seeds", [0]), variant.pop("backbone", None), variant.pop("width", 1.0)
+    settings = tuple(f"{field}={json.dumps(value)}" for field, value in variant.items())
+    runs = []
+    for seed in seeds:
+        own = {"backbone": backbone, "width": width, "recipe": setting.recipe, "seed": seed, "settings": settings}
+        with tempfile.TemporaryDirectory() as folder:
+            request = Request(setting.benchmark, name, device=setting.device, out=Path(folder) / "run", **own)
+            runs.append(run(request, tasks=[without_test(task, seed) for task in tasks])[0])
+    return {
+        "val": [statistics.mean(tests) for tests in zip(*(run["accuracy_matrix"][-1] for run in runs), strict=True)],
+        "averages": [run["average_accuracy"] for run in runs],
+        "grew": [[task["grew"] for task in run["tasks"]] for run in runs],
+        **{size: statistics.mean(run[size] for run in runs) for size in ("size_x", "bytes_x")},
+    }
+
+
+def without_test(task: grown.Task, seed: int) -> grown.Task:
+    """The same task of its training images alone: a fifth of them in place of the test images."""
+    train, test = task.hold_out(HOLDOUT, seed)
+    return grown.Task(task.name, train, test, task.classes)
+
+
 def main() -> None:
     """Run every variant; write after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -104,13 +137,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--benchmark", default="cifar100-superclass", choices=sorted(BENCHMARKS))
     parser.add_argument("--recipe", help="what the variants' recipes start from; the benchmark's own if not given")
+    parser.add_argument("--whole", action="store_true", help="run the method as `grown run` does")
     parser.add_argument("--only", nargs="*", help="these variants alone")
     parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which no variant begins")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    preset = BENCHMARKS[arguments.benchmark]
-    setting = Setting(preset, arguments.recipe or preset.recipe, arguments.device)
+    recipe = arguments.recipe or BENCHMARKS[arguments.benchmark].recipe
+    setting = Setting(arguments.benchmark, recipe, arguments.device)
     stream = read_tasks(Request(benchmark=arguments.benchmark, data=arguments.data))
     results: dict[str, Any] = {}
     end = time.monotonic() + arguments.deadline
@@ -122,8 +156,10 @@ def main() -> None:
             continue
         began, variant = time.perf_counter(), dict(settings)
         tasks = stream[: variant.pop("tasks", 10)]
-        grows = arguments.method == "grown"
-        found = chain(variant, tasks, setting) if grows else simply(arguments.method, variant, tasks, setting)
+        if arguments.method == "grown" and not arguments.whole:
+            found = chain(variant, tasks, setting)
+        else:
+            found = (whole if arguments.whole else simply)(arguments.method, variant, tasks, setting)
         results[name] = {"settings": settings, **found, "seconds": time.perf_counter() - began}
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")
         loss = f"  loss {statistics.mean(found['loss']):.3f}" if "loss" in found else ""
