@@ -11,14 +11,14 @@ from __future__ import annotations
 from rows import Table, main, published, settings
 
 CPG = ("cpg_prune_step=0.1", "cpg_prune_epochs=0.2", "cpg_retrain_epochs=0.3")  # the preset has shorter ones
-PUBLISHED = ("--label", "published", "--recipe", "paper", *settings("crop=0", "flip=false", "margin=0", *CPG))
+PUBLISHED = ("--recipe", "paper", *settings("crop=0", "flip=false", "margin=0", *CPG))
 TABLE = Table(
     "digits-methods",
     "digits",
     tasks=7,
     classes=10,
     shape=(1, 8, 8),
-    more=published(PUBLISHED),
+    more=tuple(published(PUBLISHED).items()),
 )
 
 if __name__ == "__main__":

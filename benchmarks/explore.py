@@ -115,10 +115,10 @@ def whole(name: str, variant: dict[str, Any], tasks: list[grown.Task], setting: 
             request = Request(setting.benchmark, name, device=setting.device, out=Path(folder) / "run", **own)
             runs.append(run(request, tasks=[without_test(task, seed) for task in tasks])[0])
     return {
-        "val": [statistics.mean(tests) for tests in zip(*(run["accuracy_matrix"][-1] for run in runs), strict=True)],
-        "averages": [run["average_accuracy"] for run in runs],
-        "grew": [[task["grew"] for task in run["tasks"]] for run in runs],
-        **{size: statistics.mean(run[size] for run in runs) for size in ("size_x", "bytes_x")},
+        "val": [statistics.mean(tests) for tests in zip(*(one["accuracy_matrix"][-1] for one in runs), strict=True)],
+        "averages": [one["average_accuracy"] for one in runs],
+        "grew": [[task["grew"] for task in one["tasks"]] for one in runs],
+        **{size: statistics.mean(one[size] for one in runs) for size in ("size_x", "bytes_x")},
     }
 
 

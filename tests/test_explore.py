@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import explore
+import grown
+from grown.bench import runner
 
 SMALL = {"tasks": 2, "epochs": 1, "backbone": "convnet"}
 
@@ -46,6 +48,21 @@ def test_any_method_can_be_scored_on_a_network_with_narrow_linear_layers(
     even, hidden = run("packnet", shapes, tmp_path, monkeypatch).values()
     assert len(hidden["val"]) == 2
     assert hidden["size_x"] > 4 * even["size_x"]  # 784 inputs of the first linear layer instead of 64
+
+
+def test_a_whole_run_reads_held_out_images_in_place_of_test_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    evaluate = runner.evaluate
+    monkeypatch.setattr(runner, "evaluate", lambda net, part, *more: seen.append(part) or evaluate(net, part, *more))
+    variant = {"epochs": 1, "seeds": [0, 1], "target": 100.0, "start_size": 0.1}
+    found = run("grown", {"grows": variant}, tmp_path, monkeypatch, "--whole")["grows"]
+    assert [len(found[key]) for key in ("val", "averages", "grew")] == [7, 2, 2]
+    assert [len(grew) for grew in found["grew"]] == [7, 7]
+    assert found["averages"][0] != found["averages"][1]
+    tests = {bytes(image.numpy().tobytes()) for task in grown.data.stream("digits") for image in task.test.images}
+    assert not any(image.numpy().tobytes() in tests for part in seen for image in part.images)
 
 
 def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,20 @@ def test_it_starts_as_that_tasks_network(backbone: str) -> None:
     assert torch.allclose(found[1][:, : len(kept)][:, kept], found[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("growth", ["slim", "open"])
+def test_what_is_appended_to_it_can_come_into_use(growth: str) -> None:
+    """A channel that nobody reads needs an open gate to be read by somebody, a closed gate a kernel to open for."""
+    stage = learned(growth=growth).open(make_task("t2"))
+    assert stage.expand()
+    torch.nn.functional.cross_entropy(stage.network(stage.normalise(stage.fit.images)), stage.fit.labels).backward()
+    settled = stage.network.settled
+    for node in stage.learner.graph.banked()[1:]:
+        (group,) = stage.network.channels.output[node.inputs[0]].groups
+        readers = stage.network.layer(node.name).weight.grad[: settled[group], settled[group] :]  # (old out, new in)
+        learns = readers if growth == "open" else stage.network.gates[str(group)].grad
+        assert bool((learns != 0).any())
+
+
 def test_the_most_related_task_is_the_one_whose_features_fit() -> None:
     """Two tasks whose classes differ in the left or in the right half; a third one is like the second."""
     draw = np.random.default_rng(0)

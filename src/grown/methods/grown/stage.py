@@ -208,7 +208,7 @@ class Stage:
         before = self.network.widths
         start = config.gumbel_start if config.mask == "gumbel" else config.gate_start
         self.network.widen(wide, start if config.growth == "open" else -start, self._initializer, self.rounds)
-        if self.related is not None:
+        if self.related is not None and config.growth == "open":  # a closed gate is quiet, and opens by its kernels
             quieten(self, self.related, before)
         costs = budget.channel_costs(learner.channels, learner.banks, counted)
         whole = max(1.0, self._cap() - budget.parameters(learner.banks, self.network.settled))
