@@ -34,7 +34,8 @@ from grown.config import Config
 from grown.methods.plain import PlainTraining, plain_groups
 from grown.models import backbone
 from grown.train.batches import Batches
-from grown.train.loop import CapturedSteps, Work
+from grown.train.captured import CapturedSteps
+from grown.train.steps import Work
 from masked_step import commit_three_quarters
 
 BATCH, CLASSES, IMAGES = 64, 5, 2240

@@ -29,7 +29,7 @@ from grown.config import Config, Recipe
 from grown.methods.plain import plain_groups
 from grown.models import backbone
 from grown.nn.plain import build, start
-from grown.train.loop import make_optimizers
+from grown.train.steps import make_optimizers
 
 BATCH, CLASSES = 64, 5
 LIMIT = 1.3

@@ -21,7 +21,8 @@ from grown.methods.adapter import Adapter
 from grown.methods.adapter.low_rank import LowRank, factor_shapes, rank_within, updated
 from grown.methods.plain import plain_groups
 from grown.train.batches import Batches
-from grown.train.loop import Work, fit
+from grown.train.loop import fit
+from grown.train.steps import Work
 from helpers import Branchy, assert_same_update, goes_on_from_its_file, make_task, quick
 from test_loop import Imitated
 from test_regularised import Tiny, features, fitted

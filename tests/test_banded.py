@@ -13,8 +13,9 @@ from grown.data.task import measure
 from grown.methods.plain import PlainTraining
 from grown.models import backbone
 from grown.nn import banded, fusing
-from grown.train import loop
 from grown.train.batches import Batches
+from grown.train.loop import fit
+from grown.train.steps import Work
 from helpers import make_task, quick
 
 
@@ -80,17 +81,17 @@ def test_a_network_trains_with_it_and_gets_its_program_back() -> None:
     plain, trained = copy.deepcopy(start), copy.deepcopy(start)
     seen: list[str] = []
 
-    def works(network: nn.Module) -> loop.Work:
+    def works(network: nn.Module) -> Work:
         batches = Batches(task.train, measure(task.train), config.recipe, "cpu", 0)
         groups = [{"name": "weights", "params": list(network.parameters())}]
-        return loop.Work(network, groups, batches, config.recipe, after_epoch=lambda _: seen.append(str(network.code)))
+        return Work(network, groups, batches, config.recipe, after_epoch=lambda _: seen.append(str(network.code)))
 
-    loop.fit(works(trained))
+    fit(works(trained))
     assert "grown_nn_fusing_lrn" in seen[0]
     assert str(trained.code) == str(plain.code)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fusing, "_banded", lambda _: None)
-        loop.fit(works(plain))
+        fit(works(plain))
     for one, other, before in zip(plain.parameters(), trained.parameters(), start.parameters(), strict=True):
         assert not torch.equal(one, before)
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -26,8 +26,10 @@ from grown.models import backbone
 from grown.nn import trace
 from grown.nn.groups import find_channels
 from grown.train.batches import Batches
-from grown.train.loop import CapturedSteps, PlainSteps, Work, fit
+from grown.train.captured import CapturedSteps
+from grown.train.loop import fit
 from grown.train.schedule import factor
+from grown.train.steps import PlainSteps, Work
 from helpers import assert_same_update, make_task, quick
 from test_loop import Imitated
 

@@ -26,6 +26,7 @@ from grown.methods.shared.training import Weights
 from grown.nn.groups import find_channels
 from grown.nn.trace import trace
 from grown.train import loop
+from grown.train.steps import PlainSteps
 from helpers import (
     Branchy,
     assert_same_state,
@@ -319,7 +320,7 @@ def test_captured_steps_compute_the_plain_updates(monkeypatch: pytest.MonkeyPatc
     recipe = Recipe(epochs=1, batch=8, rate=0.01, precision="fp32")
     made = learned(1, recipe=recipe, den_loss=ALWAYS, den_split=NEVER)
     task, found = make_task("t1", seed=1), []
-    for kind in (loop.PlainSteps, Imitated):
+    for kind in (PlainSteps, Imitated):
         monkeypatch.setattr(loop, "PlainSteps", kind)
         course = Course(made, task, task.train, task.test, recipe)
         course.run()

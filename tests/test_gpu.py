@@ -26,8 +26,12 @@ from grown.methods.plain import PlainTraining, plain_groups
 from grown.methods.pnn.columns import EARLIER
 from grown.models import backbone
 from grown.nn import accelerate, fusing, masks
-from grown.train import loop, turns
+from grown.train import captured as captured_steps
+from grown.train import turns
 from grown.train.batches import Batches
+from grown.train.lanes import fit_together
+from grown.train.loop import fit
+from grown.train.steps import Work
 from helpers import assert_same_networks, make_task, quick, shake
 
 pytestmark = pytest.mark.gpu
@@ -230,10 +234,10 @@ def test_a_captured_step_is_the_plain_step(growing: bool) -> None:
             assert stage.expand()
         start = {key: value.clone() for key, value in stage.network.state_dict().items()}
         batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
-        assert batches.steps > loop.WARM_STEPS + 1
+        assert batches.steps > captured_steps.WARM_STEPS + 1
         penalty = stage.penalty if stage.has_penalty else None
-        work = loop.Work(stage.network, stage.parameter_groups(), batches, recipe, penalty=penalty)
-        loop.fit(work, capture=captured)
+        work = Work(stage.network, stage.parameter_groups(), batches, recipe, penalty=penalty)
+        fit(work, capture=captured)
         states.append(stage.network.state_dict())
     assert_same_update(start, *states)
 
@@ -249,7 +253,7 @@ def test_scratch_is_the_same_captured_or_not() -> None:
         network = training.fresh(task, 0).cuda().train().requires_grad_(True)
         start = {key: value.clone() for key, value in network.state_dict().items()}
         batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
-        loop.fit(loop.Work(network, plain_groups(network), batches, recipe), capture=captured)
+        fit(Work(network, plain_groups(network), batches, recipe), capture=captured)
         assert any(isinstance(part, nn.ReLU) for part in network.modules())
         states.append(network.state_dict())
     assert_same_update(start, *states)
@@ -264,13 +268,11 @@ def test_copies_in_half_precision_change_nothing(monkeypatch: pytest.MonkeyPatch
     for copies in (True, False):
         training = PlainTraining(learner.graph, learner.gains, quick(device="cuda", recipe=recipe))
         network = training.fresh(task, 0).cuda().train().requires_grad_(True)
-        work = loop.Work(
-            network, plain_groups(network), Batches(task.train, measure(task.train), recipe, "cuda", 0), recipe
-        )
-        assert loop._is_plain(work)
+        work = Work(network, plain_groups(network), Batches(task.train, measure(task.train), recipe, "cuda", 0), recipe)
+        assert captured_steps._is_plain(work)
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "_is_plain", lambda _, copies=copies: copies)
-            loop.fit(work)
+            patch.setattr(captured_steps, "_is_plain", lambda _, copies=copies: copies)
+            fit(work)
         states.append(network.state_dict())
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
@@ -291,8 +293,8 @@ def test_trainings_side_by_side_come_out_as_alone(name: str) -> None:
             turns.TurnedHead(network, learner.graph.head.name, torch.Generator().manual_seed(0))
             starts.append({key: value.clone() for key, value in network.state_dict().items()})
             batches = Batches(task.train, measure(task.train), recipe, "cuda", 0)
-            works.append(loop.Work(network, plain_groups(network), batches, recipe))
-        loop.fit_together(works, lanes)
+            works.append(Work(network, plain_groups(network), batches, recipe))
+        fit_together(works, lanes)
         found.append([work.network.state_dict() for work in works])
     for start, one, other in zip(starts, *found, strict=True):
         assert_same_update(start, one, other)

@@ -21,7 +21,8 @@ from grown.methods.grown.record import kept_kernels
 from grown.methods.grown.removal import remove
 from grown.methods.verify import verify
 from grown.train.batches import Batches
-from grown.train.loop import PlainSteps, Work, fit
+from grown.train.loop import fit
+from grown.train.steps import PlainSteps, Work
 from helpers import Branchy, goes_on_from_its_file, make_task, quick
 from test_loop import Imitated
 

@@ -9,9 +9,10 @@ import grown
 from grown.config import Recipe
 from grown.data.task import measure
 from grown.methods.plain import plain_groups
-from grown.train import loop
+from grown.train import lanes
 from grown.train.batches import Batches
-from grown.train.loop import CapturedSteps, PlainSteps, Work
+from grown.train.captured import CapturedSteps
+from grown.train.steps import Epoch, PlainSteps, Work
 from helpers import make_task, quick, shake
 
 
@@ -66,7 +67,7 @@ def test_a_captured_step_computes_the_plain_update(growing: bool, optimizer: str
 
 def test_trainings_side_by_side_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of different lengths, some shorter than what runs before a capture; fewer lanes than trainings."""
-    monkeypatch.setattr(loop, "CapturedSteps", Imitated)
+    monkeypatch.setattr(lanes, "CapturedSteps", Imitated)
     states: list[list[dict[str, torch.Tensor]]] = []
     epochs: list[list[tuple[int, int]]] = []
     for together in (False, True):
@@ -79,12 +80,12 @@ def test_trainings_side_by_side_are_those_one_by_one(monkeypatch: pytest.MonkeyP
             network = grown.models.convnet(classes=3)
             batches = Batches(task.train, measure(task.train), recipe, "cpu", number)
 
-            def tell(epoch: loop.Epoch, number: int = number, told: list[tuple[int, int]] = told) -> None:
+            def tell(epoch: Epoch, number: int = number, told: list[tuple[int, int]] = told) -> None:
                 told.append((number, epoch.number))
 
             works.append(Work(network, plain_groups(network), batches, recipe, after_epoch=tell))
         if together:
-            loop._side_by_side(works, 2)
+            lanes._side_by_side(works, 2)
         else:
             for work in works:
                 steps = PlainSteps(work)
@@ -92,7 +93,7 @@ def test_trainings_side_by_side_are_those_one_by_one(monkeypatch: pytest.MonkeyP
                 for epoch in range(1, work.recipe.epochs + 1):
                     tell = work.after_epoch
                     assert tell is not None
-                    tell(loop.Epoch(epoch, work.recipe.epochs, steps.epoch(epoch)))
+                    tell(Epoch(epoch, work.recipe.epochs, steps.epoch(epoch)))
         states.append([work.network.state_dict() for work in works])
         epochs.append(sorted(told))
     assert epochs[0] == epochs[1]

@@ -22,7 +22,8 @@ from grown.methods.masked.layers import Kernels
 from grown.methods.masked.method import kernels_of
 from grown.methods.wsn import coding
 from grown.nn import bits
-from grown.train.loop import PlainSteps, Work, fit
+from grown.train.loop import fit
+from grown.train.steps import PlainSteps, Work
 from helpers import (
     assert_same_state,
     assert_same_update,

@@ -25,7 +25,8 @@ from grown.methods.pnn.layout import Layout
 from grown.nn import banded
 from grown.nn.groups import find_channels
 from grown.nn.trace import trace
-from grown.train.loop import Work, fit
+from grown.train.loop import fit
+from grown.train.steps import Work
 from helpers import Branchy, assert_same_update, goes_on_from_its_file, make_task, quick
 from test_adapter import Deep
 from test_loop import Imitated

@@ -14,7 +14,7 @@ import grown
 from grown.bench.runner import Request, run
 from grown.config import Recipe
 from grown.methods.base import parts_of
-from grown.train import loop
+from grown.train import steps
 from helpers import call, make_task, quick
 
 
@@ -74,7 +74,7 @@ def test_out_of_memory_says_what_to_lower(
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
 
-    monkeypatch.setattr(loop, "loss_of", full)
+    monkeypatch.setattr(steps, "loss_of", full)
     assert call("run", "--tasks", "1", "--target", "0", "--out", str(tmp_path / "a")) == 2
     said = capsys.readouterr().err.strip()
     assert len(said.splitlines()) == 1

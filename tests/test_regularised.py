@@ -25,7 +25,8 @@ from grown.methods.shared.importance import mean_of_gradients
 from grown.methods.shared.training import Guard, Training
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import PlainSteps, Work, fit
+from grown.train.loop import fit
+from grown.train.steps import PlainSteps, Work
 from helpers import assert_same_state, assert_same_update, goes_on_from_its_file, make_task, quick, stopped_and_resumed
 from test_loop import Imitated
 

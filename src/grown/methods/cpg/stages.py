@@ -20,8 +20,9 @@ from grown.methods.cpg.best import NAME, Best
 from grown.methods.cpg.draft import Draft
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import Epoch, Work, fit
+from grown.train.loop import fit
 from grown.train.statistics import estimate_statistics
+from grown.train.steps import Epoch, Work
 from grown.train.turns import TurnedHead
 
 if TYPE_CHECKING:

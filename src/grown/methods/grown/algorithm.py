@@ -31,7 +31,8 @@ from grown.methods.grown.settled import Settled
 from grown.methods.grown.stage import Stage
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import Epoch, Work, fit
+from grown.train.loop import fit
+from grown.train.steps import Epoch, Work
 from grown.train.turns import TURNS
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from grown.nn.graph import Graph
 from grown.nn.plain import build, divide, fill, own_shapes, simplest
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate
-from grown.train.loop import Epoch, Work, fit_together
+from grown.train.lanes import fit_together
 from grown.train.statistics import estimate_statistics
+from grown.train.steps import Epoch, Work
 from grown.train.turns import TurnedHead
 
 Shapes = dict[str, torch.Size]
