@@ -28,7 +28,8 @@ import torch
 
 import grown
 from grown.bench.presets import BENCHMARKS, RECIPES, Benchmark
-from grown.bench.runner import CONFIG_FIELDS, RECIPE_FIELDS, Request, make_template, read_tasks, run
+from grown.bench.request import CONFIG_FIELDS, RECIPE_FIELDS, Request, make_template, read_tasks
+from grown.bench.runner import run
 from grown.config import Config
 from grown.methods.grown import algorithm
 

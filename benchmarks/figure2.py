@@ -23,7 +23,7 @@ import drawing
 from committed import spread
 from grown import data
 from grown.bench import folder, presets
-from grown.bench.runner import check_device, make_template, override
+from grown.bench.request import check_device, make_template, override
 from grown.config import Config
 from grown.errors import GrownError, unknown
 from grown.methods.grown import GrowthPoint, grow_alone

@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from committed import RESULTS, kind_of
 from grown.bench.presets import BENCHMARKS
-from grown.bench.runner import make_template
+from grown.bench.request import make_template
 from grown.methods import METHODS, method
 from grown.nn.bank import make_banks
 from grown.nn.plain import own_shapes

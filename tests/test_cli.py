@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.report.progress import Clock, LiveView, view_for
 from helpers import call, content
 

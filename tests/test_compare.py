@@ -25,7 +25,8 @@ from torch import nn
 from grown.bench import ablation, cluster, paper
 from grown.bench.compare import Comparison
 from grown.bench.grid import Grid
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.bench.summary import summarise
 from grown.cli.compare import fill_in_ray
 from grown.errors import ConfigError

@@ -15,7 +15,7 @@ from torch import Tensor
 import grown
 from grown import seeds
 from grown.bench.presets import benchmark
-from grown.bench.runner import Request, configure
+from grown.bench.request import Request, configure
 from grown.config import Config, Recipe
 from grown.data.task import measure
 from grown.errors import ConfigError, FileError, TaskError

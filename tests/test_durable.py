@@ -17,7 +17,8 @@ import pytest
 import grown
 from forging import golden
 from grown.bench import folder
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.cli.main import main
 from grown.errors import FileError
 from grown.io import container, files, lock

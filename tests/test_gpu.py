@@ -14,7 +14,8 @@ from torch import nn
 
 import grown
 from forging import GOLDEN
-from grown.bench.runner import Request, resume, run
+from grown.bench.request import Request
+from grown.bench.runner import resume, run
 from grown.config import Recipe
 from grown.data.task import measure
 from grown.errors import Stopped

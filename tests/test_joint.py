@@ -10,7 +10,8 @@ import torch
 
 import grown
 from grown.bench import runner
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.data.task import Part, measure
 from grown.errors import ConfigError, TaskError
 from grown.methods import load

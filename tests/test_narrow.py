@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.models import BACKBONES, backbone
 
 

@@ -17,7 +17,8 @@ from PIL import Image
 from rich.console import Console
 
 import grown
-from grown.bench.runner import Request, resume, run
+from grown.bench.request import Request
+from grown.bench.runner import resume, run
 from grown.cli.decoding import decoding
 from grown.data import cache, folders, images
 from grown.errors import FileError, Stopped, TaskError

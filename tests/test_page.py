@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import grown
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.report import page, page_compare, page_findings, page_run, plots
 from grown.report.page_html import clean
 from helpers import call, make_task

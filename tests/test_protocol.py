@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 
 import grown
-from grown.bench.runner import Request, run
+from grown.bench.request import Request
+from grown.bench.runner import run
 from grown.config import Recipe
 from grown.methods.base import parts_of
 from grown.train import steps

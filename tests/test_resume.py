@@ -21,7 +21,8 @@ import torch
 import grown
 from grown.bench import resume as resuming
 from grown.bench.folder import Log
-from grown.bench.runner import Request, resume, run
+from grown.bench.request import Request
+from grown.bench.runner import resume, run
 from grown.config import Recipe
 from grown.errors import FileError, Stopped
 from grown.io import container, files, journal

@@ -20,7 +20,7 @@ import rows
 import split
 import superclass
 from grown.bench import presets
-from grown.bench.runner import Request, configure
+from grown.bench.request import Request, configure
 from grown.cli.main import app
 from grown.data import STREAMS
 from grown.methods import METHODS

@@ -12,8 +12,9 @@ from torch import nn
 
 import grown
 from grown.bench import presets
+from grown.bench.request import Request
 from grown.bench.resume import data_digests
-from grown.bench.runner import Request, run
+from grown.bench.runner import run
 from grown.config import Recipe
 from grown.data import cifar100
 from grown.errors import ConfigError, TaskError

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from grown.bench import folder, resume, runner
+from grown.bench import folder, resume
 from grown.bench.cells import RESULT, RUN, Ending, attempt, is_done
 from grown.bench.grid import SCRATCH, Cell, Grid
+from grown.bench.request import Request, first_tasks, read_tasks
 from grown.errors import FileError, Stopped
 from grown.io import files, lock
 from grown.methods.base import Observer
@@ -105,7 +106,7 @@ class _Work:
 
     def __init__(self, grid: Grid, crew: Crew, tell: Observer, tasks: list[str]) -> None:
         self.crew, self.tell = crew, tell
-        self._known: dict[runner.Request, list[str]] = {}
+        self._known: dict[Request, list[str]] = {}
         self.cells = grid.cells(self._is_scratch_done)
         self.done = [cell for cell in self.cells if is_done(cell, self._digests)]
         self.found = Comparison(grid, self.cells, tasks)
@@ -123,7 +124,7 @@ class _Work:
         """What the data of a cell are told apart by; read once for cells that learn the same."""
         asked = dataclasses.replace(cell.request, method=SCRATCH, label="", settings=(), target=None, out=None)
         if asked not in self._known:
-            self._known[asked] = resume.data_digests(runner.first_tasks(runner.read_tasks(asked), asked))
+            self._known[asked] = resume.data_digests(first_tasks(read_tasks(asked), asked))
         return self._known[asked]
 
     def go(self) -> Comparison:

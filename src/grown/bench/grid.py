@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grown.bench import presets
 from grown.bench.ablation import STEPS
-from grown.bench.runner import Request, configure, first_tasks, make_template, read_tasks
+from grown.bench.request import Request, configure, first_tasks, make_template, read_tasks
 from grown.config import Target
 from grown.data import Task
 from grown.errors import ConfigError

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from grown.bench.runner import check_device
+from grown.bench.request import check_device
 from grown.cli.decoding import decoding
 from grown.cli.run import parse_target
 from grown.config import Config

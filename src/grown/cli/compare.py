@@ -14,7 +14,7 @@ from grown.bench.compare import Crew, Here
 from grown.bench.compare import compare as run_grid
 from grown.bench.grid import Grid
 from grown.bench.processes import Processes
-from grown.bench.runner import Request
+from grown.bench.request import Request
 from grown.bench.summary import summarise
 from grown.cli import options
 from grown.cli.run import parse_target

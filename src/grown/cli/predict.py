@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grown.bench.runner import check_device
+from grown.bench.request import check_device
 from grown.cli.decoding import decoding
 from grown.data.images import decode_all, is_image
 from grown.errors import ConfigError, FileError, TaskError, unknown

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from grown.bench.runner import Request, read_tasks
+from grown.bench.request import Request, read_tasks
 from grown.bench.runner import resume as resume_run
 from grown.bench.runner import run as run_request
 from grown.cli import options
