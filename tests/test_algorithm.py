@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import grown
 from grown.config import Config, Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.errors import ConfigError
 from grown.growth import budget
 from grown.models import convnet

@@ -8,7 +8,8 @@ import torch
 from PIL import Image, ImageEnhance
 
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part, measure
+from grown.data.normalisation import Normalisation, measure
+from grown.data.part import Part
 from grown.errors import ConfigError
 from grown.train import looks, policy
 from grown.train.batches import Batches

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import grown
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.methods.plain import PlainTraining
 from grown.models import backbone
 from grown.nn import banded, fusing

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import grown
 from grown.bench.presets import recipe
 from grown.config import Config, Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.methods.cpg import CPG, algorithm, schedule
 from grown.methods.cpg import draft as drafts
 from grown.methods.cpg.best import Best

@@ -17,7 +17,7 @@ from grown import seeds
 from grown.bench.presets import benchmark
 from grown.bench.request import Request, configure
 from grown.config import Config, Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.errors import ConfigError, FileError, TaskError
 from grown.io import container, journal
 from grown.methods.cpg import CPG, schedule

@@ -11,7 +11,8 @@ from torch.utils.data import TensorDataset
 
 import grown
 from grown.data.digits import PLAN, load_digits, view_of
-from grown.data.task import Part, measure, part_of
+from grown.data.normalisation import measure
+from grown.data.part import Part, part_of
 from grown.errors import ConfigError, TaskError
 from helpers import make_task
 

@@ -17,7 +17,7 @@ from forging import GOLDEN
 from grown.bench.request import Request
 from grown.bench.runner import resume, run
 from grown.config import Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.errors import Stopped
 from grown.io import container, journal
 from grown.methods.grown import mixed

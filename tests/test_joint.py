@@ -12,7 +12,8 @@ import grown
 from grown.bench import runner
 from grown.bench.request import Request
 from grown.bench.runner import run
-from grown.data.task import Part, measure
+from grown.data.normalisation import measure
+from grown.data.part import Part
 from grown.errors import ConfigError, TaskError
 from grown.methods import load
 from grown.methods.joint import Joint

@@ -7,7 +7,7 @@ import torch
 
 import grown
 from grown.config import Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.methods.plain import plain_groups
 from grown.train import lanes
 from grown.train.batches import Batches

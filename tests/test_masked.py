@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import grown
 from fuzzing import Largest
 from grown.config import Config, Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.errors import ConfigError, FileError
 from grown.io import container, journal
 from grown.methods import METHODS, method

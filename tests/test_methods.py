@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import grown
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.errors import ConfigError, TaskError
 from grown.methods import METHODS, method
 from grown.methods.base import probe

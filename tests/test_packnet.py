@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grown.config import Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.methods.masked.layers import Kernels
 from grown.methods.packnet.method import keep_largest
 from grown.methods.plain_method import PlainMethod

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import grown
 from grown.config import Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.io import container
 from grown.methods.ksm.mask import SoftKernels, over
 from grown.methods.masked import MaskedMethod

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import grown
 from grown.config import Config, Recipe
-from grown.data.task import Part, measure
+from grown.data.normalisation import measure
+from grown.data.part import Part
 from grown.errors import ConfigError, FileError
 from grown.io import container, journal
 from grown.methods import method

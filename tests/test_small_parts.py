@@ -11,7 +11,8 @@ from torch import nn
 import grown
 from grown import metrics, seeds
 from grown.config import Config, Recipe
-from grown.data.task import Part, measure
+from grown.data.normalisation import measure
+from grown.data.part import Part
 from grown.errors import ConfigError
 from grown.growth import budget
 from grown.models import backbone, convnet

@@ -14,8 +14,9 @@ from torch.utils.data import TensorDataset
 import grown
 from grown.bench.resume import data_digests
 from grown.config import Recipe
-from grown.data import folders, task
-from grown.data.task import Streamed, measure
+from grown.data import folders, given
+from grown.data.normalisation import measure
+from grown.data.part import Streamed
 from grown.train.batches import Batches
 from helpers import make_task, quick
 from test_own_data import write_task
@@ -88,7 +89,7 @@ def test_a_dataset_that_is_too_large_is_read_when_needed(
     images = images.flatten(1) if kind == "features" else images
     data = TensorDataset(images, source.train.labels)
     resident = grown.Task("a", train=data, test=data)
-    monkeypatch.setattr(task, "RESIDENT_BYTES", 1000)
+    monkeypatch.setattr(given, "RESIDENT_BYTES", 1000)
     streamed = grown.Task("a", train=data, test=data)
     assert isinstance(streamed.train, Streamed)
     assert streamed.input_shape == resident.input_shape
@@ -102,7 +103,9 @@ BOUNDED = """
 import resource, sys
 import numpy as np, torch
 import grown
-from grown.data.task import Part, Streamed, Task, measure
+from grown.data.normalisation import measure
+from grown.data.part import Part, Streamed
+from grown.data.task import Task
 from grown.config import Recipe
 from grown.train.batches import Batches
 from grown.train.evaluate import evaluate

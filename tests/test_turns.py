@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 import grown
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
 from grown.errors import ConfigError
 from grown.nn.layers import Head
 from grown.train import turns

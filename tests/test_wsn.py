@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from grown import seeds
 from grown.config import Recipe
-from grown.data.task import measure
+from grown.data.normalisation import measure
 from grown.errors import FileError
 from grown.methods.masked import MaskedMethod
 from grown.methods.masked.masks import Largest

@@ -9,7 +9,9 @@ from grown.data import cifar100, miniimagenet
 from grown.data.digits import digits_stream
 from grown.data.folders import PREFIX, Step, Tell, folder_stream
 from grown.data.miniimagenet import miniimagenet_stream
-from grown.data.task import Normalisation, Part, Task
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import ConfigError, unknown
 
 STREAMS: dict[str, Callable[[str | Path | None], list[Task]]] = {

@@ -12,7 +12,8 @@ import torch
 from grown import seeds
 from grown.data import cache
 from grown.data.images import Shape, is_image, look
-from grown.data.task import RESIDENT_BYTES, Part, Task, part_of
+from grown.data.part import RESIDENT_BYTES, Part, part_of
+from grown.data.task import Task
 from grown.errors import ConfigError, FileError, TaskError
 
 PREFIX = "folder:"

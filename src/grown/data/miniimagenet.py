@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from grown.data import cache, places
 from grown.data.folders import Step, Tell
 from grown.data.images import is_image
-from grown.data.task import Part, Task
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import ConfigError, FileError
 
 _NAMES = """

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from grown.config import Config, Recipe
-from grown.data.task import Normalisation, Part, Task
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import TaskError
 from grown.io.state import Size, State
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from grown import seeds
 from grown.config import Config, Recipe
-from grown.data.task import Normalisation, Part
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
 from grown.methods.base import Observer
 from grown.nn.axes import Widths
 from grown.nn.bank import as_stored, make_banks

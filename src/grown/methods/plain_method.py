@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from grown.config import Config
-from grown.data.task import Normalisation, Task, measure
+from grown.data.normalisation import Normalisation, measure
+from grown.data.task import Task
 from grown.errors import FileError, GrownError, unknown
 from grown.growth.budget import parameters
 from grown.io import arithmetic, container, flat

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from grown import seeds
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
 from grown.errors import ConfigError
 from grown.nn.accelerate import channels_first
 from grown.train import looks, policy, turns

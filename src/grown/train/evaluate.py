@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grown.data.task import Normalisation, Part
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
 from grown.train.batches import EVALUATION_BATCH
 
 

@@ -12,7 +12,9 @@ from torch import nn
 
 from grown import seeds
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part, Task, measure
+from grown.data.normalisation import Normalisation, measure
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.methods.base import StageReport, parts_of
 from grown.methods.cpg import draft as drafts
 from grown.methods.cpg import schedule

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from grown.config import Recipe
-from grown.data.task import Part, Task, measure
+from grown.data.normalisation import measure
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.methods.base import StageReport
 from grown.methods.den import units
 from grown.methods.den.shape import Shape, values_of

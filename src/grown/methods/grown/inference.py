@@ -12,7 +12,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from grown.data.task import Part, Task
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import ConfigError, TaskError, unknown
 from grown.methods.grown import features
 from grown.methods.grown.features import MOST, Features

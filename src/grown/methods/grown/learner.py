@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from grown.config import Config
-from grown.data.task import Normalisation, Task
+from grown.data.normalisation import Normalisation
+from grown.data.task import Task
 from grown.errors import ConfigError, FileError, GrownError, TaskError, unknown
 from grown.growth import budget
 from grown.io import container, lock

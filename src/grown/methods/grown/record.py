@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grown.data.task import Normalisation
+from grown.data.normalisation import Normalisation
 from grown.errors import FileError
 from grown.io import arithmetic, flat
 from grown.io.fields import Fields

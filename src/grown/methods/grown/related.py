@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grown.data.task import Normalisation, Part
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
 from grown.methods.grown.record import Record
 from grown.nn.axes import Widths
 from grown.nn.graph import BANKED, NORMS

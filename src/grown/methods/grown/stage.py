@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part, Task, measure
+from grown.data.normalisation import Normalisation, measure
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import ConfigError
 from grown.growth import budget
 from grown.methods.base import StageReport, TaskReport, parts_of, probe

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from grown.config import Config, check_target
-from grown.data.task import Normalisation, Part, Task
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import ConfigError, FileError
 from grown.io import container
 from grown.io.fields import Fields

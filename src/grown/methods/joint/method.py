@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from grown.config import Recipe
-from grown.data.task import Part, Task, measure
+from grown.data.normalisation import measure
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import ConfigError, TaskError, unknown
 from grown.io import flat
 from grown.io.fields import Fields

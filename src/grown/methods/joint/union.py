@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from grown.data.task import Part, Task
+from grown.data.part import Part
+from grown.data.task import Task
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from grown.data.task import Normalisation
+from grown.data.normalisation import Normalisation
 from grown.methods.shared.branches import Branches, frozen
 from grown.methods.shared.branching import BranchingMethod
 from grown.methods.shared.training import Guard, Training

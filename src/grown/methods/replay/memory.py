@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grown.data.task import Part
+from grown.data.part import Part
 from grown.errors import ConfigError
 
 LABEL = torch.int16

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grown import seeds
-from grown.data.task import Part, Task
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.errors import FileError
 from grown.io.fields import Fields
 from grown.methods.base import TaskReport

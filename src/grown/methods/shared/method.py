@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from grown import seeds
-from grown.data.task import Task, measure
+from grown.data.normalisation import measure
+from grown.data.task import Task
 from grown.errors import unknown
 from grown.io import flat
 from grown.io.fields import Fields

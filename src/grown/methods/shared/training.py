@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from grown.config import Recipe
-from grown.data.task import Normalisation, Part, Task
+from grown.data.normalisation import Normalisation
+from grown.data.part import Part
+from grown.data.task import Task
 from grown.train.batches import Batch, Batches
 
 Weights = dict[str, Tensor]  # by their names in a plain network
