@@ -88,13 +88,36 @@ def test_sparse_growth_with_an_open_attentive_mask_is_conventional_growth() -> N
             [layer.weight.grad for layer in layers.values()],
             [scores.grad for scores in stage.network.gates.values()],
         )
-        assert all((layer.scores is not None) == sparse for layer in layers.values())
+        assert all((layer.scores is not None) == (sparse and layer.weight.shape[1] > 1) for layer in layers.values())
     assert found[True][0] == found[False][0]
     for index in (1, 2):
         assert found[True][index]
         for one, other in zip(found[True][index], found[False][index], strict=True):
             assert torch.equal(one, other)
             assert bool(one.abs().sum() > 0)
+
+
+def test_a_kernel_alone_in_its_row_before_a_batch_norm_has_no_score() -> None:
+    """The norm undoes what a row is multiplied by, so its score's gradient would be all but nothing."""
+    stage = grown.Learner(grown.models.convnet(), quick()).open(make_task("t"))
+    first, *others = stage.network.masked().values()
+    assert first.scores is None
+    assert all(layer.scores is not None for layer in others)
+    norm = stage.network.layer(next(node.name for node in stage.learner.graph.norms()))
+    slopes = []
+    for behind in (norm, nn.Identity()):
+        mask = torch.ones(first.weight.shape[:2], requires_grad=True)
+        kernels = first.weight.detach() * mask[..., None, None]
+        out = behind(F.conv2d(stage.normalise(stage.fit.images), kernels, padding=1))
+        F.relu(out).square().mean().backward()
+        slopes.append(float(mask.grad.abs().max()))
+    assert slopes[0] < 1e-3 * slopes[1]
+    by_lenet = grown.Learner(grown.models.lenet(channels=1, image=8), quick(), input_shape=(1, 8, 8))
+    bare = next(iter(by_lenet.open(make_task("t")).network.masked().values()))
+    assert bare.scores is not None  # nothing undoes it there
+    rgb = grown.Learner(grown.models.convnet(channels=3), quick(), input_shape=(3, 8, 8))
+    several = next(iter(rgb.open(make_task("t", shape=(8, 8, 3))).network.masked().values()))
+    assert several.scores is not None
 
 
 def test_proposition_1_by_exhaustive_search() -> None:

@@ -107,6 +107,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             threads=1,
             margin=1.0,
             expansions=2,
+            start="related",
             cpg_prune_step=0.4,
             cpg_prune_epochs=0.1,
             cpg_retrain_epochs=0.2,

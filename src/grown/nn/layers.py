@@ -31,6 +31,9 @@ class MaskedLayer(nn.Module):
 
     `frozen` is a buffer, zero where a kernel is trainable; `weight` is a parameter, zero where one is frozen. A kernel
     may be neither: it then stays off.
+
+    A kernel that is alone in its row before a batch norm (`normed`) has no mask: the norm undoes what it is multiplied
+    by, so that its score's gradient is all but nothing, and Adam makes whole steps of that until the channel is gone.
     """
 
     frozen: Tensor | None
@@ -42,11 +45,19 @@ class MaskedLayer(nn.Module):
     codes: Tensor  # 0: never used, 1: always, 2: its score decides
 
     def __init__(
-        self, node: Node, kernels: Tensor, is_frozen: Tensor, trainable: Tensor, settings: MaskSettings
+        self,
+        node: Node,
+        kernels: Tensor,
+        is_frozen: Tensor,
+        trainable: Tensor,
+        settings: MaskSettings,
+        *,
+        normed: bool = False,
     ) -> None:
         super().__init__()
         self.node = node
         self.settings = settings
+        self.normed = normed
         bias = bool(node.attrs["bias"])
         self.bias = nn.Parameter(torch.zeros(kernels.shape[0])) if bias else None
         scores = torch.where(is_frozen, settings.start, settings.new_start)
@@ -62,6 +73,8 @@ class MaskedLayer(nn.Module):
         self.register_buffer("share", trainable.to(kernels.dtype))
         self.weight = nn.Parameter(kernels * trainable.view(shape)) if any_trainable else None
         learned = (is_frozen & self.settings.select) | (trainable & self.settings.sparse)
+        if self.normed and kernels.shape[1] == 1:
+            learned = torch.zeros_like(learned)
         self.register_buffer("learned", learned)
         usable = is_frozen | trainable
         self.register_buffer("constant", (usable & ~learned).to(kernels.dtype))
