@@ -111,9 +111,18 @@ def whole(name: str, variant: dict[str, Any], tasks: list[grown.Task], setting: 
     settings = tuple(f"{field}={json.dumps(value)}" for field, value in variant.items())
     runs = []
     for seed in seeds:
-        own = {"backbone": backbone, "width": width, "recipe": setting.recipe, "seed": seed, "settings": settings}
         with tempfile.TemporaryDirectory() as folder:
-            request = Request(setting.benchmark, name, device=setting.device, out=Path(folder) / "run", **own)
+            request = Request(
+                benchmark=setting.benchmark,
+                method=name,
+                backbone=backbone,
+                width=width,
+                recipe=setting.recipe,
+                seed=seed,
+                device=setting.device,
+                out=Path(folder) / "run",
+                settings=settings,
+            )
             runs.append(run(request, tasks=[without_test(task, seed) for task in tasks])[0])
     return {
         "val": [statistics.mean(tests) for tests in zip(*(one["accuracy_matrix"][-1] for one in runs), strict=True)],
@@ -157,10 +166,12 @@ def main() -> None:
             continue
         began, variant = time.perf_counter(), dict(settings)
         tasks = stream[: variant.pop("tasks", 10)]
-        if arguments.method == "grown" and not arguments.whole:
+        if arguments.whole:
+            found = whole(arguments.method, variant, tasks, setting)
+        elif arguments.method == "grown":
             found = chain(variant, tasks, setting)
         else:
-            found = (whole if arguments.whole else simply)(arguments.method, variant, tasks, setting)
+            found = simply(arguments.method, variant, tasks, setting)
         results[name] = {"settings": settings, **found, "seconds": time.perf_counter() - began}
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")
         loss = f"  loss {statistics.mean(found['loss']):.3f}" if "loss" in found else ""

@@ -23,6 +23,7 @@ import torch
 import grown
 from grown.config import Config
 from grown.models import backbone
+from masked_step import commit_three_quarters
 
 BATCH, TASKS, CLASSES, LIMIT = 256, 20, 5, 0.7
 
@@ -36,12 +37,7 @@ def make_learner(name: str, width: float, image: int, channels: int, tasks: int)
     labels = np.arange(4 * CLASSES) % CLASSES
     part = (draw.integers(0, 256, (len(labels), image, image, channels), dtype=np.uint8), labels)
     for number in range(tasks):
-        stage = learner.open(grown.Task(f"t{number}", train=part, test=part))
-        with torch.no_grad():
-            for layer in stage.network.masked().values():
-                if layer.scores is not None:
-                    layer.scores.copy_(torch.rand(layer.scores.shape) - 0.25)
-        stage.commit()
+        commit_three_quarters(learner.open(grown.Task(f"t{number}", train=part, test=part)))
     return learner
 
 

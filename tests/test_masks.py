@@ -118,6 +118,22 @@ def test_a_kernel_alone_in_its_row_before_a_batch_norm_has_no_score() -> None:
     rgb = grown.Learner(grown.models.convnet(channels=3), quick(), input_shape=(3, 8, 8))
     several = next(iter(rgb.open(make_task("t", shape=(8, 8, 3))).network.masked().values()))
     assert several.scores is not None
+    shared = grown.Learner(Shared(), quick(seed_size=1.0), input_shape=(1, 8, 8)).open(make_task("t")).network
+    assert next(iter(shared.masked().values())).scores is not None  # the other branch sees the scale
+
+
+class Shared(nn.Module):
+    """A grey image's convolution that a batch norm reads, and an addition too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return self.head(F.relu(x + self.norm(x)).mean((2, 3)))
 
 
 def test_proposition_1_by_exhaustive_search() -> None:

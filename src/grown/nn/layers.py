@@ -32,8 +32,9 @@ class MaskedLayer(nn.Module):
     `frozen` is a buffer, zero where a kernel is trainable; `weight` is a parameter, zero where one is frozen. A kernel
     may be neither: it then stays off.
 
-    A kernel that is alone in its row before a batch norm (`normed`) has no mask: the norm undoes what it is multiplied
-    by, so that its score's gradient is all but nothing, and Adam makes whole steps of that until the channel is gone.
+    A kernel that is alone in its row, which only batch norms read (`normed`), has no mask: they undo what it is
+    multiplied by, so that its score's gradient is all but nothing, and Adam makes whole steps of that until the channel
+    is gone.
     """
 
     frozen: Tensor | None

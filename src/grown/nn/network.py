@@ -84,7 +84,7 @@ class GrowingNetwork(nn.Module):
         kernels = initializer.kernels(node.name, bank.extent(self.widths), bank.kernel, 0)
         frozen = owner > 0
         kernels[at] = torch.where(_over(bank.owner > 0, bank.kernel), bank.weight, kernels[at])
-        normed = any(other.op == "batch_norm" and node.name in other.inputs for other in self.graph.nodes)
+        normed = all(other.op == "batch_norm" for other in self.graph.nodes if node.name in other.inputs)
         return MaskedLayer(node, kernels, frozen, ~frozen & retrain, self.settings, normed=normed)
 
     def _reads(self, node: Node) -> Axis:
