@@ -16,6 +16,9 @@ import torch
 from grown.data import cifar100
 from helpers import DATA
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run on a CPU
+
 try:
     from hypothesis import settings
 except ImportError:  # a machine with a GPU may have no more than PyTorch and pytest

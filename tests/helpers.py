@@ -167,6 +167,13 @@ class Faults:
         monkeypatch.setattr(os, name, call)
 
 
+def near(one: Tensor, other: Tensor, limit: float) -> None:
+    """Values whose difference is small beside them, all together."""
+    one, other = one.detach().float(), other.detach().float()
+    error = (one - other).norm() / other.norm().clamp_min(1e-9)
+    assert float(error) < limit, float(error)
+
+
 def assert_same_update(plain: dict[str, Tensor], captured: dict[str, Tensor]) -> None:
     """Two trainings' states, equal up to rounding; what a fused norm does not count is no part of them."""
     for key, value in plain.items():

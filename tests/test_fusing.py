@@ -1,6 +1,6 @@
 """What runs as one kernel on a GPU: found in every network, computes the same, and leaves the network as it was.
 
-The kernels themselves are imitated here by plain operations; tests/test_gpu.py holds them to those.
+The kernels themselves are imitated here by plain operations; tests/test_fused.py holds them to those.
 """
 
 from __future__ import annotations
