@@ -1,4 +1,4 @@
-"""Writes the README's tables, and those of the methods' pages, from the committed results.
+"""Writes the README's tables, and those of the documentation's pages, from the committed results.
 
     python benchmarks/tables.py [--check | --show NAME]
 
@@ -324,20 +324,12 @@ def task_seconds_table() -> str:
     return markdown(["task", "until its training begins", "until it is committed", "tests of all tasks so far"], rows)
 
 
-KINDS: tuple[tuple[str, Callable[..., str], dict[str, Any]], ...] = (
-    ("", stream_table, {"count_seeds": True}),
-    ("-tasks", task_table, {"what": "test", "digits": 1}),
-    ("-sizes", task_table, {"what": "size_x", "digits": 2}),
-)
-TABLES: dict[str, Callable[[], str]] = {
+PAPERS_STREAMS = ("cifar100-superclass", "cifar100-split", "cifar100-split-best", "miniimagenet-20")
+README: dict[str, Callable[[], str]] = {
     "overview": partial(overview_table, RESULTS),
-    "digits": lambda: stream_table(RESULTS / "digits"),
-    "digits-methods": lambda: stream_table(RESULTS / "digits-methods"),
-    **{
-        f"{name}{kind}": partial(make, RESULTS / name, **options)
-        for name in ("cifar100-superclass", "cifar100-split", "cifar100-split-best", "miniimagenet-20")
-        for kind, make, options in KINDS
-    },
+    "digits": partial(stream_table, RESULTS / "digits"),
+    "digits-methods": partial(stream_table, RESULTS / "digits-methods"),
+    **{name: partial(stream_table, RESULTS / name, count_seeds=True) for name in PAPERS_STREAMS},
     "cifar100-superclass-published": partial(published_table, RESULTS / "cifar100-superclass"),
     "digits-published": partial(published_table, RESULTS / "digits-methods"),
     "masked-step": masked_step_table,
@@ -345,6 +337,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "latency": latency_table,
     "task-seconds": task_seconds_table,
 }
+TASK_BY_TASK: dict[str, Callable[[], str]] = {
+    f"{name}-{kind}": partial(task_table, RESULTS / name, what, digits)
+    for name in PAPERS_STREAMS
+    for kind, what, digits in (("tasks", "test", 1), ("sizes", "size_x", 2))
+}
+TABLES = README | TASK_BY_TASK
 
 
 def fill(text: str, made: Mapping[str, Callable[[], str]], file: str) -> str:
@@ -361,9 +359,9 @@ def fill(text: str, made: Mapping[str, Callable[[], str]], file: str) -> str:
 
 
 def pages() -> dict[Path, Mapping[str, Callable[[], str]]]:
-    """Which tables stand where: the README's, and one on each method's page."""
+    """Which tables stand where: the README's, those of single tasks, and one on each method's page."""
     own = {path: {"results": partial(method_table, RESULTS, path.stem)} for path in sorted(METHODS.glob("*.md"))}
-    return {ROOT / "README.md": TABLES, **own}
+    return {ROOT / "README.md": README, ROOT / "docs" / "tasks.md": TASK_BY_TASK, **own}
 
 
 def main() -> None:
