@@ -329,6 +329,7 @@ README: dict[str, Callable[[], str]] = {
     "overview": partial(overview_table, RESULTS),
     "digits": partial(stream_table, RESULTS / "digits"),
     "digits-methods": partial(stream_table, RESULTS / "digits-methods"),
+    "own-images": partial(stream_table, RESULTS / "own-images"),
     **{name: partial(stream_table, RESULTS / name, count_seeds=True) for name in PAPERS_STREAMS},
     "cifar100-superclass-published": partial(published_table, RESULTS / "cifar100-superclass"),
     "digits-published": partial(published_table, RESULTS / "digits-methods"),

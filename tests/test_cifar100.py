@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import grown
+import own_images
 from grown.cli.main import main
 from grown.data import cifar100
 from grown.data.cifar100 import COARSE, FINE, SUPERCLASSES, load_cifar100, split_stream, superclass_stream
@@ -68,6 +70,26 @@ def test_the_superclass_stream_is_cpgs(made: Path) -> None:
         assert (len(task.train), len(task.test)) == (2500, 500)
         red = task.train.images[:, 0, 0, 0]
         assert [FINE[int(value)] for value in red] == [task.classes[int(label)] for label in task.train.labels]
+
+
+def test_photos_in_folders_are_the_streams(made: Path, tmp_path: Path) -> None:
+    def written(name: str, *more: str) -> list[grown.Task]:
+        own_images.main([str(tmp_path / name), "--data", str(made), "--tasks", "2", "--each", "6", *more])
+        return grown.data.stream(f"folder:{tmp_path / name}")
+
+    for photos, held_out, theirs in zip(
+        written("photos"), written("held-out", "--held-out"), superclass_stream(made), strict=False
+    ):
+        assert (photos.name, photos.classes) == (theirs.name, theirs.classes)
+        for part, whole in ((photos.train, theirs.train), (photos.test, theirs.test)):
+            first = torch.cat([whole.images[whole.labels == label][:6] for label in range(5)])
+            assert torch.equal(part.images, first)
+            assert part.labels.tolist() == [label for label in range(5) for _ in range(6)]
+        fifth = torch.arange(30) % 6 % 5 == 0
+        assert torch.equal(held_out.train.images, photos.train.images[~fifth])
+        assert torch.equal(held_out.test.images, photos.train.images[fifth])
+    with pytest.raises(SystemExit):
+        written("photos")
 
 
 def test_the_split_stream_is_apds(made: Path) -> None:
