@@ -288,6 +288,10 @@ def test_why_it_grew(folder: Path) -> None:
     assert why({**more, "val": 95.0, "grew": True}).endswith("expanded once, and held-out accuracy rose to 95.0")
     assert why(more).endswith("held-out accuracy did not rise, so nothing of it was kept")
     assert why({**row, "target": None}) == "there was no target"
+    first = {**row, "stages": [{"name": "expand", "epochs": 1, "val": 90.0, "seconds": 1.0}]}
+    assert why(first, seed_size=0.5, start_size=0.25) == "the first task starts small and grows up to the seed size"
+    assert why(first, seed_size=0.5, start_size=None).endswith("grows up to the seed size")
+    assert why(first, seed_size=0.5, start_size=0.5) == "the first task starts at the seed size"
     assert why(row, expansions=0).endswith("the settings allow no expansion")
     assert why(row, trial=False).endswith("nothing was added")
     glance, expand = {**stage, "name": "glance", "epochs": 5, "val": 70.0}, more["stages"][1]

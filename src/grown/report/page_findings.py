@@ -153,6 +153,8 @@ def why(row: dict[str, Any], run: Run) -> str:
         return "there was no target"
     reuse, glance = stage_of(row, "reuse"), stage_of(row, "glance")
     if not done or (done[0]["name"] == "expand" and reuse is None):
+        if run.config.get("start_size") is not None and run.config["start_size"] == run.config.get("seed_size"):
+            return "the first task starts at the seed size"
         return "the first task starts small and grows up to the seed size"
     bar = f"the target {target:.1f}" + (f" less the margin {run.margin:g}" if run.margin else "")
     reached = (reuse or done[0])["val"]
