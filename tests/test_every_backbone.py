@@ -10,7 +10,7 @@ import torch
 import grown
 from grown.methods import METHODS
 from grown.models import BACKBONES, backbone
-from helpers import make_task, quick
+from helpers import foresee, make_task, quick
 
 # One network of each structure; the others are built of the same blocks.
 ALWAYS = {"convnet", "lenet", "resnet18", "vgg16-bn"}
@@ -25,9 +25,9 @@ def test_it_learns_and_keeps(name: str, method: str, tmp_path: Path) -> None:
     made = METHODS[method](
         backbone(name, channels=3, width=0.1), quick(recipe=grown.Recipe(epochs=1, batch=8), expansions=1, target=100.0)
     )
-    tasks = [make_task(f"t{number}", classes=2 + number, shape=SHAPE, each=8, seed=number) for number in range(2)]
-    if hasattr(made, "foresee"):
-        made.foresee(tasks)
+    tasks = foresee(
+        made, [make_task(f"t{number}", classes=2 + number, shape=SHAPE, each=8, seed=number) for number in range(2)]
+    )
     x = torch.randn(4, 3, 32, 32)
     made.learn(tasks[0])
     first = made.network("t0")(x)

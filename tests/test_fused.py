@@ -1,7 +1,7 @@
 """Each fused kernel computes what the plain lines compute that it stands for.
 
-On a GPU as it runs there; elsewhere on small tensors by Triton's interpreter, which `conftest.py` asks for. What only
-a GPU has (streams, captured steps) is in test_gpu.py.
+On a GPU as it is chosen and runs there; elsewhere on small tensors by Triton's interpreter, which `conftest.py` asks
+for. What only a GPU has (streams, captured steps) is in test_gpu.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import nn
 
 pytest.importorskip("triton", reason="triton comes with a CUDA build of torch, or with grown[dev] on Linux")
 
-from grown.methods.masked import layers
 from grown.methods.masked.layers import Kernels
 from grown.methods.masked.masks import Largest, Threshold
 from grown.nn import accelerate, fused, fusing, masks
@@ -87,12 +86,17 @@ def test_local_response_norm(shape: tuple[int, ...], size: int, gated: bool, mon
     start = torch.randn(shape, device=DEVICE).to(memory_format=LAST)
     slope, norm = torch.randn_like(start), nn.LocalResponseNorm(size, alpha=2.0, beta=0.75, k=1.5)
     found = []
-    for kernels in (None, fused):
-        monkeypatch.setattr(fusing, "_banded", lambda _: None)
-        monkeypatch.setattr(fusing, "_kernels", lambda _, kernels=kernels: kernels)
+    for way in ("plain", "fused"):
         x = start.clone(memory_format=torch.preserve_format).requires_grad_()
         gate = (torch.arange(shape[1], device=DEVICE) % 3 > 0).float().requires_grad_() if gated else None
-        y = fusing.lrn(x, norm, gate)
+        with monkeypatch.context() as patch:
+            if way == "plain":
+                patch.setattr(fusing, "_kernels", lambda _: None)
+                patch.setattr(fusing, "_banded", lambda _: None)
+            elif not ON_GPU:
+                patch.setattr(fusing, "_kernels", lambda _: fused)
+            assert way == "plain" or fusing._kernels(x) is not None
+            y = fusing.lrn(x, norm, gate)
         y.backward(slope)
         found.append([y, x.grad, *([gate.grad] if gate is not None else [])])
     for one, other in zip(*found, strict=True):
@@ -138,20 +142,25 @@ def test_masked_elements(
 ) -> None:
     if kind == "none" and not learns:
         return
-    monkeypatch.setattr(layers.accelerate, "conv_precision", lambda: dtype)
     torch.manual_seed(0)
     base = torch.randn(shape, device=DEVICE)
     base = base.to(memory_format=LAST) if base.ndim == 4 else base
     frozen, free, slope = torch.randn_like(base), torch.rand_like(base) < 0.5, torch.randn_like(base).to(dtype)
     start = torch.randn_like(base)
     found = []
-    for kernels in (None, fused):
-        monkeypatch.setattr(accelerate, "fused_for", lambda *_, kernels=kernels: kernels)
+    for way in ("plain", "fused"):
         mask = {"threshold": Threshold(start.clone(), 0.1), "largest": Largest(start.clone(), 0.3), "none": None}[kind]
         made = (Kernels(mask, free, frozen) if learns else Kernels(mask)).to(DEVICE)
         weight = base.clone(memory_format=torch.preserve_format).requires_grad_(learns)
-        out = made(weight)
-        assert kernels is None or out.dtype == dtype
+        half = torch.autocast("cuda", torch.bfloat16, enabled=ON_GPU and dtype == torch.bfloat16)
+        with half, monkeypatch.context() as patch:
+            if way == "plain":
+                patch.setattr(accelerate, "fused_for", lambda *_: None)
+            elif not ON_GPU:
+                patch.setattr(accelerate, "fused_for", lambda *_: fused)
+                patch.setattr(accelerate, "conv_precision", lambda: dtype)
+            out = made(weight)
+        assert way == "plain" or out.dtype == dtype
         out.to(dtype).backward(slope)
         scores = [mask.scores.grad] if mask is not None else []
         found.append([out.detach().to(dtype), *scores, *([weight.grad] if learns else [])])

@@ -14,14 +14,7 @@ from grown.errors import ConfigError, TaskError
 from grown.methods import METHODS, method
 from grown.methods.base import probe
 from grown.train.evaluate import evaluate
-from helpers import Branchy, make_task, quick
-
-
-def foresee(made: object, tasks: list[grown.Task]) -> list[grown.Task]:
-    """Name all tasks beforehand, as the runner does, to a method that asks for it."""
-    if hasattr(made, "foresee"):
-        made.foresee(tasks)
-    return tasks
+from helpers import Branchy, foresee, make_task, quick
 
 
 def three() -> list[grown.Task]:

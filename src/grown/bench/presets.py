@@ -83,21 +83,19 @@ class Benchmark:
     base_parameters: int | None = None  # 1x, where it is not the backbone's own
 
 
-# The streams that want a GPU: a short training decides, then one on all data; kernels are stored as bf16.
-ON_A_GPU = Config(
+# What pays on photos: all images train in the end, a task starts as the one that it is most like, as bf16 more kernels
+# fit into a file, and what the first task leaves is worth more to the others than epochs of their own.
+ON_PHOTOS = Config(refit=True, start="related", early=1, early_turns=True, kernel_format="bf16")
+# The streams that want a GPU: a short training decides, then one on all data.
+ON_A_GPU = ON_PHOTOS.replace(
     expansions=1,
     trial=False,
     margin=0.0,
     holdout=0.1,
-    refit=True,
     decide=0.25,
-    start="related",
-    early=1,  # what the first task leaves is worth more to the others than epochs of their own
-    early_turns=True,
     score_start=0.02,
     width_multiple=8,
     growth="open",
-    kernel_format="bf16",
 )
 BENCHMARKS: dict[str, Benchmark] = {
     "digits": Benchmark(
@@ -168,19 +166,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     f"{PREFIX}PATH": Benchmark(
         backbone="convnet",
         recipe="small",
-        # As on the streams above: all images train in the end, and the first task leaves the others something to pick.
-        config=Config(
-            seed_size=0.5,
-            start_size=0.5,
-            margin=1.0,
-            expansions=2,
-            refit=True,
-            start="related",
-            early=1,
-            early_epochs=4.0,
-            early_turns=True,
-            kernel_format="bf16",
-        ),
+        config=ON_PHOTOS.replace(seed_size=0.5, start_size=0.5, margin=1.0, expansions=2, early_epochs=4.0),
         about="your own images: PATH/<task>/<class>/<image>, or PATH/<task>/<train|test>/<class>/<image>",
     ),
 }
